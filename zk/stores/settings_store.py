@@ -6,7 +6,7 @@ addresses, and all ACLs. What is there and not in the document stays.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -18,6 +18,7 @@ from regent.core.security.acls import AccessControlEntry, PatternType, ResourceP
 from regent.zk.codecs.acl_znodes import resource_type_named
 from regent.zk.stores.acl_store import ZkAclStore
 from regent.zk.stores.config_store import BROKERS, ZkConfigStore
+from regent.zk.stores.tree_acls import levels
 from regent.zk.stores.znode_store import ZnodeStore
 from regent.zk.znodes import AclsZNode, ConfigEntityZNode, PrefixedAclsZNode, ResourceZNode
 
@@ -40,7 +41,7 @@ class ZkSettingsStore(ZnodeStore):
         """Return all settings and ACLs. Raises ``BadDataError`` for what cannot be read."""
         self._zookeeper.sync()
         roots = [*(f"{_CONFIG}/{kind}" for kind in _ENTITIES), *_ACLS]
-        paths = sorted(path for level in self._levels(roots) for path in level)
+        paths = sorted(path for level in levels(self._zookeeper, roots) for path in level)
         znodes: dict[str, object] = {}
         for path, node in zip(paths, self._zookeeper.get_many(paths), strict=True):
             if path not in roots and node is not None and node.data:
@@ -66,13 +67,6 @@ class ZkSettingsStore(ZnodeStore):
                 acls.change(content.pattern, content.entries.union)
             else:
                 configs.change_config(path.removeprefix(f"{_CONFIG}/"), partial(_to, content))
-
-    def _levels(self, roots: list[str]) -> Iterator[list[str]]:
-        level = roots
-        while level:
-            yield level
-            children = zip(level, self._zookeeper.children_many(level), strict=True)
-            level = [f"{path}/{name}" for path, names in children for name in names or ()]
 
 
 def check_settings(document: object) -> Mapping[str, bytes]:

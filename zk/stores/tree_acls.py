@@ -32,16 +32,16 @@ def secure_tree(hosts: str, *, again: bool = False) -> bool:
     with _session(hosts) as client:
         if not again and not is_open(client.acls_many([_ROOT])[0]):
             return False
-        levels = list(_levels(client))
-        for level in reversed(levels):
+        found = list(levels(client))
+        for level in reversed(found):
             client.set_acls({path: acl_of(path) for path in level})
-        return len(levels) > _LEVELS_OF_NEW_SERVER
+        return len(found) > _LEVELS_OF_NEW_SERVER
 
 
 def open_tree(hosts: str) -> None:
     """Let everybody change every znode again; see ``secure_tree``."""
     with _session(hosts) as client:
-        for level in reversed(list(_levels(client))):
+        for level in reversed(list(levels(client))):
             client.set_acls(dict.fromkeys(level, Acl.OPEN))
 
 
@@ -54,7 +54,7 @@ def is_open(acl: Sequence[AclEntry] | None) -> bool:
 
 def read_tree(zookeeper: ZooKeeper) -> Iterator[tuple[str, Sequence[AclEntry]]]:
     """Yield the path and the ACL of every znode that this session may find."""
-    for level in _levels(zookeeper):
+    for level in levels(zookeeper):
         for path, acl in zip(level, zookeeper.acls_many(level), strict=True):
             if acl is not None:
                 yield path, acl
@@ -62,7 +62,7 @@ def read_tree(zookeeper: ZooKeeper) -> Iterator[tuple[str, Sequence[AclEntry]]]:
 
 def read_tree_data(zookeeper: ZooKeeper) -> Iterator[tuple[str, bytes | None]]:
     """Yield the path and the data of every znode; None if it has secrets, or may not be read."""
-    for level in _levels(zookeeper):
+    for level in levels(zookeeper):
         public = [path for path in level if not _may_have_secrets(path)]
         yield from ((path, None) for path in level if _may_have_secrets(path))
         found = zookeeper.get_many(public)
@@ -85,12 +85,12 @@ def _session(hosts: str) -> Iterator[ZooKeeperClient]:
         client.close()
 
 
-def _levels(client: ZooKeeper) -> Iterator[list[str]]:
-    """Yield the paths of the tree by their depth, the root first."""
-    level = [_ROOT]
+def levels(zookeeper: ZooKeeper, roots: Sequence[str] = (_ROOT,)) -> Iterator[list[str]]:
+    """Yield the paths at and below ``roots`` by their depth, the roots first."""
+    level = list(roots)
     while level:
         yield level
-        children = client.children_many(level)
+        children = zookeeper.children_many(level)
         level = [
             f"{path.rstrip('/')}/{name}"
             for path, names in zip(level, children, strict=True)
