@@ -292,6 +292,8 @@ class KafkaController:
                     first = LeaderAndIsr(usable[0], tuple(usable))
                     new[name] = LeaderIsrAndControllerEpoch(first, self.epoch)
                 continue
+            if self._leads_on(name, state.leader_and_isr, usable):
+                continue
             is_unclean = unclean.get(name.topic) is True
             now = _elected(state.leader_and_isr, usable, is_unclean=is_unclean)
             if now != state.leader_and_isr:
@@ -303,6 +305,13 @@ class KafkaController:
         for name in done:
             self._note(name, wanted[name], written[name])
         return done
+
+    def _leads_on(
+        self, name: TopicPartition, now: LeaderAndIsr, usable: Collection[BrokerId]
+    ) -> bool:
+        """Whether a leader that asked to shut down stays: no other member of the ISR can lead."""
+        has_asked = now.leader in self._leaving and name not in self._offline.get(now.leader, ())
+        return has_asked and not set(usable) & set(now.isr)
 
     def _note(
         self, name: TopicPartition, state: LeaderIsrAndControllerEpoch, version: object

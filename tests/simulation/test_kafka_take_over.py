@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from regent.core.controller.events import ControlledShutdown, LeaderAndIsrResponseReceived
 from regent.core.errors import Errors
 from regent.core.model import BrokerId, BrokerInfo, LeaderAndIsr, TopicPartition
 from regent.core.protocol.client import ACKS_ALL
@@ -34,13 +35,19 @@ def kinds() -> dict[BrokerId, KafkaRelease | None]:
 
 
 @pytest.fixture
-def cluster(kinds: dict[BrokerId, KafkaRelease | None]) -> Cluster:
+def partitions() -> int:
+    return PARTITIONS
+
+
+@pytest.fixture
+def cluster(kinds: dict[BrokerId, KafkaRelease | None], partitions: int) -> Cluster:
     """Three brokers of Kafka, of which broker 0 rules; each leads partitions."""
     cluster = Cluster(3)
     Invariants(cluster)
     cluster.run_until_quiet()
     replicas = {n: tuple((n + i) % 3 for i in range(3)) for n in range(ALONE)}
-    cluster.put_topic("payments", {**replicas, ALONE: (DEAD,)})
+    all_replicas = {**replicas, ALONE: (DEAD,)}
+    cluster.put_topic("payments", {n: all_replicas[n] for n in range(partitions)})
     cluster.run_until_quiet()
     cluster.let_kafka_rule(may_rule=True)
     cluster.release_for = kinds.get
@@ -55,7 +62,7 @@ def cluster(kinds: dict[BrokerId, KafkaRelease | None]) -> Cluster:
             cluster.take(("event", DEAD))
             cluster.run_for(3_000)
     assert [b.broker_id for b in cluster.kafka_controllers] == [DEAD]
-    for number in range(PARTITIONS):
+    for number in range(partitions):
         write(cluster, TopicPartition("payments", number))
     cluster.run_for(3_000)
     return cluster
@@ -104,6 +111,36 @@ def test_its_replicas_are_used_again_although_they_refuse_to_lead_on(
     shared = range(PARTITIONS - 1)
     assert {tuple(sorted(leadership(cluster, n).isr)) for n in shared} == {(0, 1, 2)}
     assert leadership(cluster, ALONE).leader == DEAD
+
+
+@pytest.mark.parametrize("partitions", [ALONE])  # none that cannot follow
+def test_its_replicas_are_used_again_although_they_follow_when_the_refusal_is_read(
+    cluster: Cluster, kinds: dict[BrokerId, KafkaRelease | None]
+):
+    take_over(cluster, kinds)
+    ours, ruler = cluster.brokers[DEAD], cluster.brokers[1]
+    while ours.cache.snapshot.controller is None:
+        cluster.take(next(step for step in cluster.steps() if step[0] == "deliver"))
+    ours.ask_to_leave_and_stay()  # the controller handles this first
+    while not any(isinstance(event, LeaderAndIsrResponseReceived) for event in ruler.inbox):
+        cluster.take(next(step for step in cluster.steps() if step[0] == "deliver"))
+    (refusal,) = (e for e in ruler.inbox if isinstance(e, LeaderAndIsrResponseReceived))
+    assert Errors.KAFKA_STORAGE_ERROR in {
+        row.error_code for row in refusal.response.partition_errors
+    }
+    assert any(isinstance(event, ControlledShutdown) for event in ruler.inbox)
+    first = ours.broker_epoch
+    cluster.run_for(12_000)
+    assert ours.broker_epoch > first
+    assert_online_under_kafka(cluster)
+
+
+def test_an_only_replica_leads_on_when_its_broker_asks_to_shut_down_and_stays(cluster: Cluster):
+    cluster.brokers[DEAD].ask_to_leave_and_stay()
+    cluster.run_for(3_000)
+    assert {leadership(cluster, n).leader for n in range(ALONE)} == {1, 2}
+    assert leadership(cluster, ALONE).leader == DEAD
+    assert_online_under_kafka(cluster)
 
 
 def test_a_broker_that_does_not_register_again_is_found(
