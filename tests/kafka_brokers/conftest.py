@@ -9,15 +9,23 @@ from pathlib import Path
 
 import pytest
 
+from regent.cluster.embedded_zookeeper import EmbeddedZooKeeper
 from regent.config.command_line import COMMAND
 from regent.config.java import JavaNotFoundError
 from regent.testing.regent_cluster import RegentCluster
 from regent.testing.waits import scaled
 from tests.kafka_brokers.genuine_broker import JARS, TOOLS, VERSION
+from tests.kafka_brokers.mixed_cluster import LOG_DIRS, MixedCluster
+from tests.kafka_brokers.moved_cluster import MovedCluster
 from tests.support.free_ports import free_ports
 from tests.support.maven_jars import JarsUnavailableError
 
 OURS = (0, 1)
+MIXED_SETTINGS = {
+    "auto.leader.rebalance.enable": "false",  # the tool elects
+    "replica.high.watermark.checkpoint.interval.ms": 1_000,
+}
+MIXED_SHAPES = {"two-of-ours": (2, 3), "one-of-ours": (3,)}
 
 
 @pytest.fixture(scope="session")
@@ -58,3 +66,26 @@ def jaas(cluster: RegentCluster) -> Path:
     command = [*COMMAND, "zookeeper", "client-config", "--data-dir", str(cluster.data_dir)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=scaled(30.0))
     return cluster.data_dir / "zookeeper-client.jaas"
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param((v, s), id=f"{v}-{s}") for v in JARS for s in MIXED_SHAPES],
+)
+def mixed(
+    request: pytest.FixtureRequest,
+    jars: None,
+    zookeeper_server: EmbeddedZooKeeper,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[MixedCluster]:
+    """A broker of Kafka of each version with two of ours, and two with one of ours."""
+    del jars
+    version, shape = request.param
+    folder = tmp_path_factory.mktemp("mixed")
+    zookeeper = f"{zookeeper_server.address}/{folder.name}"
+    with MovedCluster(
+        folder, zookeeper, version=version, settings=MIXED_SETTINGS, log_dirs=LOG_DIRS
+    ) as cluster:
+        for broker in MIXED_SHAPES[shape]:
+            cluster.follow("move", broker)
+        yield MixedCluster(cluster, version, 1, 3, 2)
