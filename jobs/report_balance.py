@@ -1,8 +1,8 @@
 """``regent jobs report balance``: partitions that lack leaders or replicas, balance, and losses.
 
 It has the spread of replicas and preferred leaders over brokers and racks, of leaders if the
-assignment has them, and of bytes if the log directories are on this machine. It has scatter width
-and copysets, how many brokers can fail at once without a loss, and what is lost with a rack.
+assignment has them, and of bytes if the log directories are on this machine. It has how many
+brokers can fail at once without a loss, and what is lost with a rack.
 
 The imbalance of a broker is Kafka's (``leader.imbalance.per.broker.percentage``): of the partitions
 whose first replica it has, the share that it does not lead.

@@ -88,8 +88,6 @@ class Balance:
     fair: Shares
     racks: Racks
     factors: Mapping[int, int]
-    copysets: int
-    scatter_width: Counts
     lost_with_rack: Counts
     leaders: Leaders | None
     states: Mapping[str, Found]
@@ -144,8 +142,6 @@ def summary(balance: Balance) -> dict[str, Any]:
             name.replace(" ", "_"): spread(load) for name, load in balance.loads.items()
         },
         "per_rack": rack_table(balance).fields(),
-        "copysets": balance.copysets,
-        "scatter_width": spread(balance.scatter_width),
         "survivable_failures": balance.survivable,
     }
 
@@ -177,11 +173,10 @@ def state_tables(balance: Balance) -> list[Table]:
 
 def spread_table(balance: Balance) -> Table:
     """Return a table of what brokers hold, at the least, on average and at the most."""
-    loads = {**balance.loads, "others it shares partitions with": balance.scatter_width}
     return Table(
         "What brokers hold (cv: standard deviation divided by the mean; 0 is even)",
         ("", "min", "mean", "max", "cv"),
-        [(name, *spread(load).values()) for name, load in loads.items()],
+        [(name, *spread(load).values()) for name, load in balance.loads.items()],
     )
 
 
@@ -266,18 +261,5 @@ def add_balance(page: Page, balance: Balance, where: str) -> None:
         page.table(rack_table(balance))
     page.heading("Failures")
     page.text(
-        "A copyset is a set of brokers that has all replicas of a partition: if all of them fail at"
-        " once, the partition is lost. This assignment has"
-        f" {how_many(balance.copysets, 'copyset', 'copysets')}."
-    )
-    page.text(
         f"Any {how_many(balance.survivable, 'broker', 'brokers')} can fail at once without a loss."
     )
-    page.text(
-        "The scatter width of a broker is the number of other brokers with which it shares"
-        " partitions. When it fails, its replicas are copied from those of them that lead the"
-        " partitions, and the failure of any of them together with it takes two replicas of a"
-        " partition."
-    )
-    caption = "Scatter width of each broker"
-    add_numbers(page, balance.broker_ids, balance.scatter_width, "other brokers", caption)

@@ -44,7 +44,7 @@ def over_brokers(
     broker_ids: NDArray[Any],
     values: NDArray[Any],
     label: str,
-    fair: NDArray[Any] | None,
+    fair: NDArray[Any],
     marked: Sequence[int],
 ) -> Draw:
     """Draw a number of each broker by its id, with the range that is near the ``fair`` one.
@@ -55,7 +55,7 @@ def over_brokers(
 
     def draw(axes: Axes) -> None:
         if len(values) <= MOST_BARS:
-            columns([str(b) for b in broker_ids.tolist()], {"": values.tolist()}, label)(axes)
+            _draw_bars(axes, [str(b) for b in broker_ids.tolist()], values.tolist())
             for place in marked:
                 axes.patches[place].set_color(WARNING)
         else:
@@ -66,16 +66,13 @@ def over_brokers(
             axes.set_xlim(-0.02 * len(values), 1.02 * len(values))
             ticks = [int(tick) for tick in axes.get_xticks() if tick in range(len(values))]
             axes.set_xticks(ticks, broker_ids[ticks].astype(str))
-            axes.set_ylabel(label)
-        highest = values.max()
-        if fair is not None:
-            starts = np.flatnonzero(np.diff(fair, prepend=np.nan))  # of brokers with equal shares
-            ends, shares = np.append(starts, len(fair)) - 0.5, fair[[*starts, -1]]
-            for start, end, share in zip(ends, ends[1:], shares, strict=False):
-                span = [UNDERLOAD * share] * 2, [OVERLOAD * share] * 2  # nothing without a share
-                axes.fill_between((start, end), *span, color=MUTED, alpha=0.16, zorder=0)
-            highest = max(highest, OVERLOAD * np.nanmax(shares))
-        axes.set_ylim(1.15 * min(0.0, values.min()), 1.15 * max(highest, 0) or 1)
+        starts = np.flatnonzero(np.diff(fair, prepend=np.nan))  # of brokers with equal shares
+        ends, shares = np.append(starts, len(fair)) - 0.5, fair[[*starts, -1]]
+        for start, end, share in zip(ends, ends[1:], shares, strict=False):
+            span = [UNDERLOAD * share] * 2, [OVERLOAD * share] * 2  # nothing without a share
+            axes.fill_between((start, end), *span, color=MUTED, alpha=0.16, zorder=0)
+        axes.set_ylim(0, 1.15 * max(values.max(), OVERLOAD * np.nanmax(shares)) or 1)
+        axes.set_ylabel(label)
         axes.set_xlabel("broker id")
 
     return draw
@@ -88,40 +85,24 @@ def add_numbers(
     label: str,
     caption: str,
     *,
-    fair: NDArray[Any] | None = None,
-    share: str = "average",
-    marked: Sequence[int] | None = None,
+    fair: NDArray[Any],
+    share: str,
 ) -> None:
     """Add a plot of a number of each broker, or a sentence if all are near their share.
 
-    ``fair`` are the numbers that brokers should have: their ``share``. ``marked`` None: the ones
-    far from it are marked, or else, if there are many brokers, the highest and the lowest.
+    ``fair`` are the numbers that brokers should have: their ``share``.
     """
     if (values == values[0]).all():
         page.text(f"{caption}: {shown(values[0].item())} for all brokers.")
         return
-    if fair is not None and not far_ends(values, fair):
+    marked = [place for places in far_from(values, fair) for place in places[:NAMED]]
+    if not marked:
         low, high = (shown(end.item()) for end in (values.min(), values.max()))
         page.text(f"{caption}: {low} to {high}, for all near the {share}.")
         return
-    if fair is not None:
-        marked = far_ends(values, fair)
-        caption += f". Grey: from {UNDERLOAD} to {OVERLOAD} times the {share}"
-        caption += ". Orange: the farthest outside" if marked else ""
-    elif marked is None:
-        marked = extremes(values) if len(values) > MOST_BARS else ()
-    page.figure(over_brokers(broker_ids, values, label, fair, marked), f"{caption}.")
-
-
-def far_ends(values: NDArray[Any], fair: NDArray[Any]) -> list[int]:
-    """Return where values are farthest from their fair share, the ones that a verdict names."""
-    return [place for places in far_from(values, fair) for place in places[:NAMED]]
-
-
-def extremes(values: NDArray[Any]) -> list[int]:
-    """Return where the highest and the lowest values are."""
-    order = np.argsort(values, kind="stable").tolist()
-    return [*order[::-1][:NAMED], *order[:NAMED]]
+    caption += f". Grey: from {UNDERLOAD} to {OVERLOAD} times the {share}"
+    caption += ". Orange: the farthest outside."
+    page.figure(over_brokers(broker_ids, values, label, fair, marked), caption)
 
 
 def _lowest_and_highest(values: NDArray[Any]) -> NDArray[np.intp]:
@@ -174,28 +155,15 @@ def show_dates(axes: Axes) -> None:
     axes.xaxis_date(datetime.fromtimestamp(last * 86_400).astimezone().tzinfo)
 
 
-def columns(
-    names: Sequence[str], series: Mapping[str, Sequence[float]], label: str, *, of: str = ""
-) -> Draw:
-    """Draw upright bars, one of each series for each name."""
-    width = 0.7 / len(series)
+def _draw_bars(axes: Axes, names: Sequence[str], values: Sequence[float]) -> None:
+    """Draw an upright bar for each name."""
     are_short = len(names) <= 12
-
-    def draw(axes: Axes) -> None:
-        for number, (name, values) in enumerate(series.items()):
-            shift = (number - (len(series) - 1) / 2) * width
-            drawn = axes.bar(np.arange(len(names)) + shift, values, width, label=name)
-            if are_short:
-                axes.bar_label(drawn, [shown(value) for value in values], padding=2)
-        axes.margins(y=0.12)  # for the numbers above the bars
-        axes.set_xticks(range(len(names)), names, rotation=0 if are_short else 90)
-        axes.set_xlim(-0.6, len(names) - 0.4)
-        axes.locator_params(axis="y", integer=True)
-        axes.set_ylabel(label)
-        axes.set_xlabel(of)
-        _add_legend(axes, len(series))
-
-    return draw
+    drawn = axes.bar(range(len(names)), values, 0.7)
+    if are_short:
+        axes.bar_label(drawn, [shown(value) for value in values], padding=2)
+    axes.set_xticks(range(len(names)), names, rotation=0 if are_short else 90)
+    axes.set_xlim(-0.6, len(names) - 0.4)
+    axes.locator_params(axis="y", integer=True)
 
 
 def stacks(names: Sequence[str], series: Mapping[str, Sequence[float]], label: str) -> Draw:

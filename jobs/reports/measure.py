@@ -1,9 +1,4 @@
-"""Measures an assignment: Spark counts, and the driver gets sums of brokers and a few names.
-
-A *copyset* is the set of brokers that hold a partition: when all of its brokers fail, the partition
-is lost (Cidon et al., "Copysets: Reducing the Frequency of Data Loss in Cloud Storage", USENIX ATC
-2013). The scatter width of a broker is the number of others with which it shares partitions.
-"""
+"""Measures an assignment: Spark counts, and the driver gets sums of brokers and a few names."""
 
 from __future__ import annotations
 
@@ -52,14 +47,6 @@ LATERAL VIEW stack(2,
   coalesce(leader, -2), 0L, 0L, 0L, n) AS broker, preferred, not_led, electable, leading
 GROUP BY broker"""
 
-_COPYSETS: Final = """
-SELECT one AS broker, count(*) - 1 AS width, sum(first) AS copysets
-FROM (SELECT one, other, count_if(one = other AND one = members[0]) AS first
-      FROM (SELECT DISTINCT array_sort(replicas) AS members FROM {assignment})
-      LATERAL VIEW explode(members) AS one LATERAL VIEW explode(members) AS other
-      GROUP BY one, other)
-GROUP BY one"""
-
 # ``known`` replicas are in a known rack; ``rack`` is -1 unless one rack has all replicas.
 _IN_RACKS: Final = """
 SELECT topic, factor, array_size(known) AS known, array_size(array_distinct(known)) AS spread,
@@ -107,7 +94,6 @@ def measure(
     in_racks = _in_racks(spark, frame, ids, racks)
     shapes = in_racks.groupBy("factor", "known", "spread", "rack").count().toArrow().to_pylist()
     factors, lost = _by_factor_and_rack(shapes, len(racks.names))
-    sets = _by_broker(spark, _COPYSETS, frame)
     has_together = len(racks.names) > 1 and bool(lost.any())
     return Balance(
         np.array(ids, np.int64),
@@ -115,8 +101,6 @@ def measure(
         _fair_shares(ids, loads["replicas"], racks, listed, shapes),
         racks,
         factors,
-        int(column(sets, "copysets").sum()),
-        column(sets, "width"),
         lost,
         leaders,
         _states(frame),

@@ -35,8 +35,6 @@ def plain_balance(rows: Sequence[Row], listed: Sequence[PlannedBroker] = ()) -> 
     led = {row.leader for row in known if row.leader is not None} - {-1}
     held = Counter(b for row in rows for b in row.replicas)
     ids = sorted({*held, *led, *(b.broker_id for b in listed)})
-    sets = {frozenset(row.replicas) for row in rows}
-    widths = {b: len(set().union(*(s for s in sets if b in s)) - {b}) for b in ids}
     racks = _racks(ids, listed)
     rack = dict(zip(ids, racks.of_broker.tolist(), strict=True))
     lost = np.zeros(len(racks.names), np.int64)
@@ -80,8 +78,6 @@ def plain_balance(rows: Sequence[Row], listed: Sequence[PlannedBroker] = ()) -> 
         _fair_shares(ids, loads["replicas"], racks, listed, shapes),
         racks,
         Counter(len(row.replicas) for row in rows),
-        len(sets),
-        np.array([widths[b] for b in ids], np.int64),
         lost,
         leaders,
         _states(rows),
