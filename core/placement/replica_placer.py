@@ -111,27 +111,66 @@ def place(request: PlaceTopicsRequest) -> list[PlacedPartition]:
         PlacementError: see ``check``.
     """
     check(request)
-    brokers = broker_order(request)
-    racks, hosts = racks_in_use(request), hosts_in_use(request)
-    rotas = copyset_rotas(request)
+    rule = ReplicaRule.of(request)
     placed = []
     for run in runs(request):
         shift = run.shift
         for (topic, partition, factor), index in _partitions(request, run):
-            if index > 0 and index % len(brokers) == 0:
+            if index > 0 and index % len(rule.brokers) == 0:
                 shift += 1
-            first = index + run.start
-            if rotas:
-                replicas = rotas[factor][first % len(rotas[factor])]
-            elif request.strategy == Strategy.RING and not hosts:
-                replicas = place_ring(brokers, first, factor)
-            elif racks or hosts:
-                shift = 0 if request.strategy == Strategy.RING else shift
-                replicas = place_rack_aware(brokers, racks or hosts, first, factor, shift, hosts)
-            else:
-                replicas = place_shifted(brokers, first, factor, shift)
+            replicas = rule.replicas(index + run.start, shift, factor)
             placed.append(PlacedPartition(topic, partition, replicas))
     return placed
+
+
+class ReplicaRule(NamedTuple):
+    """The strategy of a request with its brokers, for any partition.
+
+    ``brokers`` is in the order of ``broker_order``; their ``racks`` are their hosts where racks do
+    not count. ``rotas``: see ``copyset_rotas``.
+    """
+
+    is_ring: bool
+    brokers: Sequence[BrokerId]
+    racks: Mapping[BrokerId, Hashable]
+    rack_count: int
+    hosts: Hosts
+    rotas: Mapping[int, Sequence[Copyset]]
+
+    @classmethod
+    def of(cls, request: PlaceTopicsRequest) -> ReplicaRule:
+        """Return the rule of a request that ``check`` accepts."""
+        hosts = dict(hosts_in_use(request))  # the rule is sent to other processes
+        racks = racks_in_use(request) or hosts
+        return cls(
+            request.strategy == Strategy.RING,
+            broker_order(request),
+            racks,
+            len(set(racks.values())),
+            hosts,
+            copyset_rotas(request),
+        )
+
+    def replicas(self, first: int, shift: int, factor: int) -> tuple[BrokerId, ...]:
+        """Return the brokers of a partition; ``first`` is its index plus the start of its run."""
+        if self.rotas:
+            rota = self.rotas[factor]
+            return rota[first % len(rota)]
+        if self.is_ring and not self.hosts:
+            return place_ring(self.brokers, first, factor)
+        shift = 0 if self.is_ring else shift
+        if self.racks:
+            return place_rack_aware(
+                self.brokers, self.racks, first, factor, shift, self.hosts, self.rack_count
+            )
+        return place_shifted(self.brokers, first, factor, shift)
+
+    def cycle(self, factor: int) -> tuple[int, int]:
+        """Return after how many indexes, and after how many shifts, the replicas are the same."""
+        if self.rotas:
+            return len(self.rotas[factor]), 1
+        n = len(self.brokers)
+        return n, 1 if self.is_ring else max(n - 1, 1)
 
 
 def _partitions(
@@ -167,6 +206,7 @@ def place_rack_aware(
     factor: int,
     shift: int,
     hosts: Hosts = NO_HOSTS,
+    rack_count: int | None = None,
 ) -> tuple[BrokerId, ...]:
     """Return the broker at index ``first``, and followers in unused racks while there are any.
 
@@ -174,7 +214,7 @@ def place_rack_aware(
     A host, which is in one rack, is never used twice.
     """
     n = len(brokers)
-    rack_count = len(set(racks.values()))
+    rack_count = rack_count or len(set(racks.values()))
     replicas = [brokers[first % n]]
     used_racks = {racks[replicas[0]]}
     used_hosts = {hosts.get(replicas[0], replicas[0])}
