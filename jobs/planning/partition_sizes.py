@@ -5,15 +5,13 @@ They are a table in the memory of the driver.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import orjson
 import pyarrow
 import pyarrow.compute
-import pyarrow.json
 import pyarrow.parquet
 
 from regent.client.broker_request import NoAnswerError, ask_broker
@@ -37,8 +35,6 @@ _DESCRIBE_LOG_DIRS: Final = (KafkaApiKey.DESCRIBE_LOG_DIRS, 1)
 _TIMEOUT_S: Final = 30.0
 _MAX_TOTAL_BYTES: Final = 1 << 60  # sums of them are exact
 
-
-_NULL: Final = re.compile(rb"^\s*null\b", re.MULTILINE)
 _FIELDS: Final[Fields] = {
     "topic": lambda value: type(value) is str,
     "partition": lambda value: type(value) is int and 0 <= value < 2**31,
@@ -48,12 +44,6 @@ _FIELDS: Final[Fields] = {
 
 class NoSizesError(RegentError):
     """Rows are no sizes of partitions."""
-
-
-_NO_TABLE: Final = (
-    *(NoSizesError, pyarrow.ArrowException, orjson.JSONDecodeError),
-    *(KeyError, TypeError, AttributeError),
-)
 
 
 class Sizes(NamedTuple):
@@ -70,56 +60,44 @@ def sizes_from_file(path: Path, where: str) -> Sizes:
 
     ``where`` is its name in messages. Raises ``InputError``.
     """
-    data = b""
     try:
-        if path.is_dir():
-            if not any(path.glob("*.parquet")):
-                raise InputError(f"--sizes: {where} has no Parquet files")
+        if path.is_dir() and not any(path.glob("*.parquet")):
+            raise InputError(f"--sizes: {where} has no Parquet files")
+        data = b"PAR1" if path.is_dir() else plain(path.read_bytes(), where)
+        if data.startswith(b"PAR1"):
+            table = pyarrow.parquet.read_table(path, columns=_SCHEMA.names).cast(_SCHEMA)
         else:
-            data = plain(path.read_bytes(), where)
-        table = _read(path, data).select(_SCHEMA.names).cast(_SCHEMA)
+            table = pyarrow.Table.from_pylist(_rows(data), _SCHEMA)
         return _largest(table, where)
     except OSError as error:
         raise InputError(f"--sizes: {where} cannot be read: {error.strerror or error}") from None
-    except _NO_TABLE as error:
+    except (NoSizesError, pyarrow.ArrowException) as error:
         raise InputError(
-            f"--sizes: {where}: {_bad_row(data) or str(error).partition(chr(10))[0]};"
+            f"--sizes: {where}: {str(error).partition(chr(10))[0]};"
             ' each entry must be {"topic": "a", "partition": 0, "bytes": 1}'
         ) from None
 
 
-def _read(path: Path, data: bytes) -> pyarrow.Table:
-    """Read a file with this content, or the Parquet files of a directory."""
-    if path.is_dir() or data.startswith(b"PAR1"):
-        return pyarrow.parquet.read_table(path, columns=_SCHEMA.names)
+def _rows(data: bytes) -> list[Any]:
+    """Return the entries of a list, or of lines. Raises ``NoSizesError`` for the first bad one."""
     if not data.strip():
         raise NoSizesError("it is empty")
-    if data.lstrip().startswith(b"["):
-        return pyarrow.Table.from_pylist(orjson.loads(data), _SCHEMA)
-    if _NULL.search(data):  # Arrow may crash
-        raise NoSizesError("a line is null")
-    options = pyarrow.json.ParseOptions(explicit_schema=_SCHEMA, unexpected_field_behavior="ignore")
-    table = pyarrow.json.read_json(pyarrow.BufferReader(data), parse_options=options)
-    table.validate(full=True)  # texts are UTF-8
-    return table
+    if not data.lstrip().startswith(b"["):
+        lines = [(n, line) for n, line in enumerate(data.splitlines(), 1) if line.strip()]
+        _check((f"line {n}", problem_of_line(line, _FIELDS)) for n, line in lines)
+        return [orjson.loads(line) for _, line in lines]
+    try:
+        rows: list[Any] = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise NoSizesError(f"it is not JSON: {error}") from None
+    _check((f"entry {n}", problem_of_row(row, _FIELDS)) for n, row in enumerate(rows))
+    return rows
 
 
-def _bad_row(data: bytes) -> str | None:
-    """Return the first entry of a list or the first line that is no size, and what is wrong."""
-    if data.startswith(b"PAR1"):
-        return None
-    if not data.strip():
-        return "it is empty"
-    if data.lstrip().startswith(b"["):
-        try:
-            rows = enumerate(orjson.loads(data))
-        except orjson.JSONDecodeError as error:
-            return f"it is not JSON: {error}"
-        kind, problems = "entry", ((number, problem_of_row(row, _FIELDS)) for number, row in rows)
-    else:
-        lines = enumerate(data.splitlines(), 1)
-        kind, problems = "line", ((n, problem_of_line(line, _FIELDS)) for n, line in lines if line)
-    return next((f"{kind} {n} {problem}" for n, problem in problems if problem), None)
+def _check(problems: Iterable[tuple[str, str | None]]) -> None:
+    for name, problem in problems:
+        if problem is not None:
+            raise NoSizesError(f"{name} {problem}")
 
 
 def sizes_in_cluster(admin: ZkAdminStore) -> Sizes:
