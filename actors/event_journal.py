@@ -26,9 +26,6 @@ These are absent where the event has nothing to tell:
 * ``partitions`` (list): the named changes of partitions, each with ``topic`` (str), ``partition``
   (int), ``leader`` (int; -1: none), ``isr`` (list of int), ``leader_epoch`` (int), and the values
   before, ``leader_before`` and ``isr_before``: absent if it was created, or they are not known
-
-Lines of earlier versions have ``changes``, ``trigger`` and ``answered_ms``, and no other of the
-fields that may be absent.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -83,6 +84,12 @@ def path_to_write(location: str | Path) -> str:
 def path_to_read(location: str | Path) -> str:
     """Return the form of a location for ``spark.read``, which would take it for a glob pattern."""
     return _GLOB.sub(r"\\\1", path_to_write(location))
+
+
+def location_of(uri: str) -> str:
+    """Return the location of what is Spark's ``_metadata.file_path``."""
+    location = unquote(uri)
+    return location if is_remote(location) else str(local_path(location))
 
 
 def plain(data: bytes, location: str, *, is_whole: bool = True) -> bytes:

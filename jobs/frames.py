@@ -8,7 +8,7 @@ others of ``RegentError``.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -16,9 +16,8 @@ from typing import Final
 
 import orjson
 import pyarrow
-from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
-from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from regent.jobs.assignment_source import (
     ZOOKEEPER,
@@ -31,6 +30,7 @@ from regent.jobs.files import JobFiles, check_shared, is_remote, local_path
 from regent.jobs.json_list import Given
 from regent.jobs.placement_arrays import PlacementArrays, placement_arrays
 from regent.jobs.placement_input import placement_request, read_topics
+from regent.jobs.reports.event_journals import events_in, find_journals, journal_lines, parsed
 from regent.jobs.source import RegentDataSource, register
 from regent.jobs.source.options import read_options
 from regent.zk.client.login import SECRET_VARIABLE, log_in, read_login
@@ -113,19 +113,28 @@ def assignment(
         return assignment_frame(spark, source)
 
 
-def events(spark: SparkSession, *places: str, follows: bool = False) -> DataFrame:
+def events(
+    spark: SparkSession, *places: str, follows: bool = False, fail_on_data_loss: bool = True
+) -> DataFrame:
     """Return the events of the controllers, a row for each readable line of their journals.
 
     A place is the folder of a cluster or of a broker, or a journal. The columns are the fields of a
     line (``actors/event_journal.py``), with ``named_changes``: how many changes have a sentence.
     ``follows``: a stream, which also has the lines to come; its places are folders of this machine.
-    Raises ``InputError``.
+    If a stream rests until lines that it has not read are gone, it fails, or goes on without
+    ``fail_on_data_loss``. Raises ``InputError``.
     """
     if not places:
         raise InputError("name the folder of a cluster, or journals")
     check_shared(spark, places)
-    reader = spark.readStream if follows else spark.read
-    return _read(spark, reader, {"journals": _joined(places)})
+    if follows:
+        register(spark)
+        reader = spark.readStream.format(RegentDataSource.name())
+        reader = reader.options(journals=_joined(places), failOnDataLoss=fail_on_data_loss)
+        return events_in(parsed(reader.load()))
+    with _files(spark) as files:
+        found = [journal.location for journal in find_journals(places, files)]
+    return events_in(parsed(journal_lines(spark, found)))
 
 
 def topics(spark: SparkSession, log_dirs: Sequence[str], **options: str) -> DataFrame:
@@ -137,24 +146,17 @@ def topics(spark: SparkSession, log_dirs: Sequence[str], **options: str) -> Data
     check_shared(spark, log_dirs)
     read = {"logDirs": _joined(log_dirs), **options}
     read_options(read)  # an error inside of Spark's would have many lines
-    return _read(spark, spark.read, read)
-
-
-# --- what they share ------------------------------------------------------------------------------
-
-
-def _read(
-    spark: SparkSession, reader: DataFrameReader | DataStreamReader, options: Mapping[str, str]
-) -> DataFrame:
-    """Read by the format ``regent``, with the session's settings of Hadoop."""
     register(spark)
     settings = dict(spark.sparkContext.getConf().getAll())
     prefix = "spark.hadoop."
     hadoop = {k.removeprefix(prefix): v for k, v in settings.items() if k.startswith(prefix)}
-    of_files = {"hadoop": orjson.dumps(hadoop).decode()}
+    read = {"hadoop": orjson.dumps(hadoop).decode(), **read}
     if jars := settings.get("spark.jars"):
-        of_files["jars"] = jars
-    return reader.format(RegentDataSource.name()).options(**of_files, **options).load()
+        read = {"jars": jars, **read}
+    return spark.read.format(RegentDataSource.name()).options(**read).load()
+
+
+# --- what they share ------------------------------------------------------------------------------
 
 
 def _joined(places: Sequence[str]) -> str:

@@ -1,9 +1,9 @@
 """``regent jobs report events``: a report from the event journals of the controllers.
 
 ``--journals`` names the folder of a cluster or of a broker, or a journal; it may be repeated. The
-journals are read once. ``--out`` also writes their events as Parquet, ``--table`` as a table of a
-catalog of Spark, both partitioned by controller epoch. The report names the number of unreadable
-lines.
+journals are read once: Spark keeps their events meanwhile. ``--out`` also writes them as Parquet,
+``--table`` as a table of a catalog of Spark, both partitioned by controller epoch. The report names
+the number of unreadable lines.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from regent.client.wording import listed
 from regent.config.moments import parse_moment
 from regent.core.errors import RegentError
 from regent.jobs.command import InputError, progress, run_job
-from regent.jobs.files import Entry, JobFiles, check_shared
+from regent.jobs.files import Entry, JobFiles, check_shared, location_of
 from regent.jobs.job_session import JobSession
 from regent.jobs.new_directory import check_is_new, new_table
 from regent.jobs.options import number_option
 from regent.jobs.reports.event_analysis import analyse_events
-from regent.jobs.reports.event_journals import Period, find_journals, read_journals
+from regent.jobs.reports.event_journals import events_in, find_journals, journal_lines, parsed
 from regent.jobs.reports.event_page import add_events, event_facts
 from regent.jobs.reports.event_tables import event_tables
 from regent.jobs.reports.event_verdict import event_verdict
@@ -79,7 +79,7 @@ def _report(job: JobSession, options: Mapping[str, Any]) -> Report:
         raise InputError("choose one of --out DIR and --table NAME")
     places = options["journals"] or (str(options["data_dir"]),)
     journals = find_journals(places, job.files)
-    found = _analysed(job, journals, Period(since_ms, until_ms), options)
+    found = _analysed(job, journals, options)
     return Report(
         "The controllers' events",
         event_verdict(found, options),
@@ -91,9 +91,9 @@ def _report(job: JobSession, options: Mapping[str, Any]) -> Report:
 
 
 def _analysed(
-    job: JobSession, journals: Sequence[Entry], period: Period, options: Mapping[str, Any]
+    job: JobSession, journals: Sequence[Entry], options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    out, table, top = options["out"], options["table"], options["top"]
+    out, table = options["out"], options["table"]
     if out is not None:
         check_is_new(out, job.files)
     locations = [journal.location for journal in journals]
@@ -103,12 +103,27 @@ def _analysed(
         _kept(session, out, table, job.files) as write,
         progress(f"reading {len(journals)} journals", session),
     ):
-        found = read_journals(session, locations, period, top=top, write=write)
-        if not found.parts:
-            what = "events of that time" if period != Period() else "line of an event"
-            raise NoEventsError(f"no {what} in {listed(locations, 1)}")
-    report = analyse_events(found.parts, top=top)
-    return {"journals": len(journals), "unreadable_lines": found.unreadable, **report}
+        lines = parsed(journal_lines(session, locations))
+        if write is None:
+            lines = lines.withColumn("line", lines["line"].dropFields("changes"))
+        lines = lines.persist()
+        try:
+            unreadable = lines.where("NOT is_event").groupBy("path").count().orderBy("path")
+            events = events_in(lines)
+            for bound, name in (("ts_ms >=", "since_ms"), ("ts_ms <", "until_ms")):
+                if options[name] is not None:
+                    events = events.where(f"{bound} {options[name]}")
+            if events.isEmpty():
+                has_period = options["since_ms"] is not None or options["until_ms"] is not None
+                what = "events of that time" if has_period else "line of an event"
+                raise NoEventsError(f"no {what} in {listed(locations, 1)}")
+            if write is not None:
+                write(events)
+            found = analyse_events(events, top=options["top"])
+            bad_lines = {location_of(path): lines for path, lines in unreadable.collect()}
+        finally:
+            lines.unpersist()
+    return {"journals": len(journals), "unreadable_lines": bad_lines, **found}
 
 
 @contextmanager

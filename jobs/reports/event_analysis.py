@@ -1,24 +1,21 @@
-"""The analysis of the controllers' events, from the tables of ``jobs.reports.event_parts``.
+"""The analysis of the controllers' events: Spark counts, the driver gets a few rows.
 
-The driver has these tables in memory; they have few rows. A journal names the first few changes of
-an event and counts the others, so results about partitions and ISRs are about the *named* changes.
-Times are wall clocks of the brokers' machines; a term has one broker and so one clock.
+A journal names the first few changes of an event and counts the others, so results about partitions
+and ISRs are about the *named* changes. Times are wall clocks of the brokers' machines; a term has
+one broker and so one clock.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from operator import itemgetter
 from typing import Any, Final
 
 import numpy as np
-import pyarrow as pa
+from pyspark.sql import DataFrame
 
 from regent.core.model import BrokerId
-from regent.jobs.reports.event_parts import Parts, bucket_of
 
 Rows = list[dict[str, Any]]
 Updated = Mapping[int, dict[BrokerId, float]]
@@ -31,110 +28,156 @@ were told later, are not in it.
 PERCENTILES: Final = ("p50", "p95", "p99", "max")
 _SHARES: Final = (0.5, 0.95, 0.99, 1.0)
 _START: Final = "Startup"  # the trigger of an election of which no controller was the cause
-_TOLD: Final = "LeaderAndIsrResponseReceived"
-_KINDS: Final = {
-    _TOLD: "answers",
-    "UpdateMetadataResponseReceived": "answers",
-    "TopicDeletionStopReplicaResponseReceived": "answers",
-    "AlterPartitionReceived": "isr_proposals",
-    "ControlledShutdown": "shutdowns",
-    "ControlledShutdownAbandoned": "troubles",
-    "ChannelOverflowed": "troubles",
-    "BrokerUnusable": "troubles",
-    "ControlRequestFailed": "troubles",
-}
-"""What events count for the broker that they are about."""
 _COUNTED: Final = (
     *("events", "terms", "answers", "isr_proposals", "isr_left", "isr_joined"),
     *("started", "failed", "shutdowns", "troubles"),
 )
-_EPOCHS: Final = ("first_epoch", "last_epoch")
 RESTLESS: Final = 5
 """So often must an ISR shrink or a broker fail to do it again and again."""
 _CHURN: Final = ("topic", "partition", "leader_changes", "times_leaderless", "leader_epochs")
 _FLAPPING: Final = ("topic", "partition", "isr_shrinks", "isr_expands")
-_SUMS: Final = ("leader_changes", "times_leaderless", "isr_shrinks", "isr_expands")
 _ELECTION: Final = (
     *("trigger", "noticed_ms", "vacant_ms", "elected_ms", "announced_ms", "updated_ms"),
     *("brokers_updated", "takeover_ms", "failover_ms", "changes"),
 )
-_NAMES: Final = {"change_count": "changes", "bucket_ms": "start_ms", "minute_ms": "start_ms"}
-"""The names of results, by the columns of the tables."""
+_MINUTE_MS: Final = 60_000
+_MAX_BUCKETS: Final = 120
+_LEAST_BUCKET_MS: Final = 100
+
+# --- what Spark counts ----------------------------------------------------------------------------
+
+_TERMS: Final = """
+SELECT controller_epoch, broker_id, count(*) AS events, min(ts_ms) AS first_ms,
+  max(ts_ms) AS last_event_ms, max(ts_ms + handling_ms) AS last_ms, sum(change_count) AS changes,
+  sum(named_changes) AS named_changes
+FROM {events} GROUP BY ALL ORDER BY controller_epoch"""
+
+_ELECTIONS: Final = """
+SELECT elected, resigned, ts_ms, event, queue_ms, handling_ms, change_count AS changes
+FROM {events} WHERE elected IS NOT NULL OR resigned IS NOT NULL"""
+
+_KINDS: Final = """
+SELECT event, count(*) AS count, approx_percentile(handling_ms, {shares}) AS handling_ms,
+  approx_percentile(queue_ms, {shares}) AS queue_ms
+FROM {events} GROUP BY event ORDER BY count DESC, event"""
+
+# What each broker did, and what happened to it.
+_BROKERS: Final = """
+SELECT broker AS broker_id, approx_percentile(answered_ms, {shares}) AS answered_ms,
+  count_if(event IN ('LeaderAndIsrResponseReceived', 'UpdateMetadataResponseReceived',
+    'TopicDeletionStopReplicaResponseReceived')) AS answers,
+  count_if(event = 'AlterPartitionReceived') AS isr_proposals,
+  count_if(event = 'ControlledShutdown') AS shutdowns,
+  count_if(event IN ('ControlledShutdownAbandoned', 'ChannelOverflowed', 'BrokerUnusable',
+    'ControlRequestFailed')) AS troubles
+FROM {events} WHERE broker IS NOT NULL GROUP BY broker"""
+
+_HAPPENED: Final = """
+SELECT controller_epoch, did, broker, count(*) AS times, min(at_ms) AS first_ms
+FROM (
+  SELECT controller_epoch, ts_ms - queue_ms AS at_ms, 'told' AS did, broker FROM {events}
+    WHERE event = 'LeaderAndIsrResponseReceived' AND broker IS NOT NULL UNION ALL
+  SELECT controller_epoch, ts_ms, 'started', explode(started) FROM {events} UNION ALL
+  SELECT controller_epoch, ts_ms, 'failed', explode(failed) FROM {events} UNION ALL
+  SELECT controller_epoch, ts_ms, 'isr_left', explode(array_except(p.isr_before, p.isr))
+    FROM {events} LATERAL VIEW explode(partitions) AS p UNION ALL
+  SELECT controller_epoch, ts_ms, 'isr_joined', explode(array_except(p.isr, p.isr_before))
+    FROM {events} LATERAL VIEW explode(partitions) AS p)
+GROUP BY controller_epoch, did, broker"""
+
+_PARTITIONS: Final = """
+SELECT p.topic, p.partition, count_if(p.leader <> p.leader_before) AS leader_changes,
+  count_if(p.leader <> p.leader_before AND p.leader = -1) AS times_leaderless,
+  count_if(size(array_except(p.isr_before, p.isr)) > 0) AS isr_shrinks,
+  count_if(size(array_except(p.isr, p.isr_before)) > 0) AS isr_expands,
+  max(p.leader_epoch) - min(p.leader_epoch) AS leader_epochs
+FROM {events} LATERAL VIEW explode(partitions) AS p
+GROUP BY p.topic, p.partition ORDER BY p.topic, p.partition"""
+
+_IN_TIME: Final = """
+SELECT ts_ms DIV {length} * {length} AS start_ms, count(*) AS events,
+  sum(change_count) AS changes, sum(handling_ms) AS handling_ms, {wait}
+FROM {events} GROUP BY ts_ms DIV {length} ORDER BY {order}"""
+
+_SLOWEST: Final = """
+SELECT ts_ms, broker_id, controller_epoch, event, cause, queue_ms, handling_ms,
+  change_count AS changes
+FROM {events} ORDER BY handling_ms DESC, ts_ms, broker_id LIMIT {top}"""
 
 
-def analyse_events(whole: Parts, *, top: int) -> dict[str, Any]:
-    """Analyse events; of partitions, minutes and single events return the ``top`` first.
+def _counted(query: str, events: DataFrame, **parts: Any) -> Rows:
+    """Return the rows of a query, durations in whole microseconds, distributions by percentile."""
+    texts = {"shares": f"array{_SHARES}, 10000", "events": "{events}"} | parts
+    found = events.sparkSession.sql(query.format(**texts), events=events).toArrow().to_pylist()
+    return [{name: _to_us(value) for name, value in row.items()} for row in found]
+
+
+def _to_us(value: Any) -> Any:
+    """Round a float to three digits: milliseconds to microseconds."""
+    if isinstance(value, list):
+        return dict(zip(PERCENTILES, map(_to_us, value), strict=True))
+    return round(value, 3) if isinstance(value, float) else value
+
+
+def analyse_events(events: DataFrame, *, top: int) -> dict[str, Any]:
+    """Analyse events, at least one; of partitions, minutes and single events return the ``top``.
 
     Times end in ``_ms``: moments since the epoch, or durations; distributions are {p50, p95, p99,
-    max}.
+    max}, by a share of events that is a ten-thousandth wrong at most.
     """
-    groups = _rows(whole["groups"])
+    groups = _counted(_TERMS, events)
+    happened = _counted(_HAPPENED, events)
     named_changes, changes = (sum(row[n] for row in groups) for n in ("named_changes", "changes"))
-    partitions = _partitions(whole["partitions"])
-    updated = _updated(whole)
-    terms = _terms(groups, _rows(whole["elections"]), updated)
+    first_ms, last_ms = min(r["first_ms"] for r in groups), max(r["last_event_ms"] for r in groups)
+    partitions = _counted(_PARTITIONS, events)
+    updated = _updated(happened)
+    terms = _terms(groups, _counted(_ELECTIONS, events), updated)
     changed = [row for row in partitions if row["leader_changes"]]
     leaderless = [row for row in partitions if row["times_leaderless"]]
     flapping = [row for row in partitions if row["isr_shrinks"] or row["isr_expands"]]
-    waits = _distributions(whole["waits"])
-    buckets = [{**row, "queue_ms": waits[row["start_ms"]]} for row in _rows(whole["buckets"])]
+    bucket_ms = bucket_of(first_ms, last_ms)
     return {
         "events": sum(row["events"] for row in groups),
-        "first_ms": min(row["ts_ms"] for row in groups),
-        "last_ms": max(row["last_ms"] for row in groups),
+        "first_ms": first_ms,
+        "last_ms": last_ms,
         "brokers": sorted({row["broker_id"] for row in groups}),
         "named_changes": named_changes,
         "unnamed_changes": changes - named_changes,
-        "latencies": _latencies(whole, groups),
+        "latencies": _counted(_KINDS, events),
         "terms": terms,
         "leader_churn": _worst(changed, ("leader_changes", "leader_epochs"), _CHURN)[:top],
         "leaderless_partitions": len(leaderless),
         "leaderless": _worst(leaderless, ("times_leaderless", "leader_changes"), _CHURN)[:top],
         "restless_isrs": sum(row["isr_shrinks"] >= RESTLESS for row in partitions),
         "isr_flapping": _worst(flapping, ("isr_shrinks", "isr_expands"), _FLAPPING)[:top],
-        "slowest_brokers": _slowest_brokers(whole, terms, updated),
-        "busiest_minutes": sorted(
-            _rows(whole["minutes"]), key=lambda row: (-row["events"], row["start_ms"])
-        )[:top],
-        "slowest_events": _rows(whole["slowest"]),
-        "bucket_ms": bucket_of(whole["buckets"]["bucket_ms"]),
-        "over_time": sorted(buckets, key=itemgetter("start_ms")),
+        "slowest_brokers": _slowest_brokers(
+            groups, _counted(_BROKERS, events), happened, terms, updated
+        ),
+        "busiest_minutes": _counted(
+            _IN_TIME,
+            events,
+            length=_MINUTE_MS,
+            wait="max(queue_ms) AS longest_wait_ms",
+            order=f"events DESC, start_ms LIMIT {top}",
+        ),
+        "slowest_events": _counted(_SLOWEST, events, top=top),
+        "bucket_ms": bucket_ms,
+        "over_time": _counted(
+            _IN_TIME,
+            events,
+            length=bucket_ms,
+            wait=f"approx_percentile(queue_ms, array{_SHARES}, 10000) AS queue_ms",
+            order="start_ms",
+        ),
     }
 
 
-def _rows(table: pa.Table) -> Rows:
-    names = [_NAMES.get(name, name) for name in table.column_names]
-    rows: Rows = table.rename_columns(names).to_pylist()
-    return [{name: _to_us(value) for name, value in row.items()} for row in rows]
-
-
-def _to_us(value: Any) -> Any:
-    """Round a float to three digits: milliseconds to microseconds."""
-    return round(value, 3) if isinstance(value, float) else value
-
-
-def _distributions(counted: pa.Table) -> dict[Any, dict[str, float]]:
-    """Return the percentiles of each key, from rows of (key, first digits, times, value)."""
-    key, _, times, value = counted.column_names
-    lists = counted.group_by(key).aggregate([(value, "list"), (times, "list")]).to_pylist()
-    return {row[key]: _percentiles(row[f"{value}_list"], row[f"{times}_list"]) for row in lists}
-
-
-def _percentiles(values: Sequence[float], times: Sequence[int] | None = None) -> dict[str, float]:
-    """Return the percentiles of values that were seen so many ``times``; None: once."""
-    found = np.quantile(values, _SHARES, weights=times, method="inverted_cdf")
-    return dict(zip(PERCENTILES, map(_to_us, found.tolist()), strict=True))
-
-
-def _latencies(whole: Parts, groups: Rows) -> Rows:
-    counts = Counter[str]()
-    for row in groups:
-        counts[row["event"]] += row["events"]
-    handling, queueing = _distributions(whole["handling"]), _distributions(whole["queueing"])
-    return [
-        {"event": e, "count": n, "handling_ms": handling[e], "queue_ms": queueing[e]}
-        for e, n in sorted(counts.items(), key=lambda counted: (-counted[1], counted[0]))
-    ]
+def bucket_of(first_ms: int, last_ms: int) -> int:
+    """Return the length of the buckets of time, in ms."""
+    bucket_ms = _LEAST_BUCKET_MS
+    while last_ms // bucket_ms - first_ms // bucket_ms >= _MAX_BUCKETS:
+        bucket_ms *= 2
+    return bucket_ms
 
 
 # --- terms ----------------------------------------------------------------------------------------
@@ -163,8 +206,8 @@ def _terms(groups: Rows, elections: Rows, updated: Updated) -> Rows:
             **_election(elected.get(epoch), updated[epoch], resigned_ms.get(epoch - 1)),
             "vacant_at_most_ms": None,
             "events": sum(row["events"] for row in rows),
-            "first_ms": min(row["ts_ms"] for row in rows),
-            "last_ms": max(row["handled_ms"] for row in rows),
+            "first_ms": min(row["first_ms"] for row in rows),
+            "last_ms": max(row["last_ms"] for row in rows),
             "resigned_ms": resigned_ms.get(epoch),
             "has_failed": epoch not in resigned_ms and epoch != last,
             "missed_ms": None,
@@ -210,14 +253,14 @@ def _election(
     }
 
 
-def _updated(whole: Parts) -> Updated:
+def _updated(happened: Rows) -> Updated:
     found: defaultdict[int, dict[BrokerId, float]] = defaultdict(dict)
-    for row in _rows(whole["groups"]):
-        if row["event"] == _TOLD and row["broker"] is not None:
-            found[row["controller_epoch"]][row["broker"]] = row["arrived_ms"]
-    for row in _rows(whole["comings"]):
+    for row in happened:
+        if row["did"] == "told":
+            found[row["controller_epoch"]][row["broker"]] = row["first_ms"]
+    for row in happened:
         updated, broker_id = found[row["controller_epoch"]], row["broker"]
-        if row["did"] == "started" and row["ts_ms"] <= updated.get(broker_id, -1):
+        if row["did"] == "started" and row["first_ms"] <= updated.get(broker_id, -1):
             del updated[broker_id]
     return found
 
@@ -225,30 +268,44 @@ def _updated(whole: Parts) -> Updated:
 # --- brokers --------------------------------------------------------------------------------------
 
 
-def _slowest_brokers(whole: Parts, terms: Rows, updated: Updated) -> Rows:
+def _slowest_brokers(
+    groups: Rows, of_brokers: Rows, happened: Rows, terms: Rows, updated: Updated
+) -> Rows:
     """Return one row a broker, the slowest to answer controllers first.
 
     ``answered_ms`` counts from when a request was first sent, ``updated_after_ms`` from when the
     new controller of a failover had sent to every broker; None if unknown.
     """
-    times, answered = _times(whole, terms), _distributions(whole["answers"])
+    times = Counter((row["broker_id"], "terms") for row in terms if row["elected_ms"] is not None)
+    for row in groups:
+        times[row["broker_id"], "events"] += row["events"]
+    for row in happened:
+        times[row["broker"], row["did"]] += row["times"]
+    told = {row["broker_id"]: row for row in of_brokers}
     waited: defaultdict[BrokerId, list[float]] = defaultdict(list)
     for term in terms:
         if term["failover_ms"] is not None:
             for broker_id, ms in updated[term["controller_epoch"]].items():
                 waited[broker_id].append(max(0.0, ms - term["announced_ms"]))
-    after = {broker_id: _percentiles(values) for broker_id, values in waited.items()}
     rows: Rows = [
         {
             "broker_id": broker_id,
             **{did: times[broker_id, did] for did in _COUNTED},
-            "answered_ms": answered.get(broker_id),
+            "answered_ms": None,
+            **told.get(broker_id, {}),
             "failovers": len(waited[broker_id]),
-            "updated_after_ms": after.get(broker_id),
+            "updated_after_ms": _percentiles(waited[broker_id]),
         }
-        for broker_id in {broker_id for broker_id, _ in times}
+        for broker_id in {broker_id for broker_id, _ in times} | told.keys()
     ]
     return sorted(rows, key=_slowness, reverse=True)
+
+
+def _percentiles(values: Sequence[float]) -> dict[str, float] | None:
+    if not values:
+        return None
+    found = np.quantile(values, _SHARES, method="inverted_cdf")
+    return dict(zip(PERCENTILES, map(_to_us, found.tolist()), strict=True))
 
 
 def _slowness(row: Mapping[str, Any]) -> tuple[float, float, int]:
@@ -258,60 +315,6 @@ def _slowness(row: Mapping[str, Any]) -> tuple[float, float, int]:
         updated_after_ms["p50"] if updated_after_ms else -1.0,
         -row["broker_id"],
     )
-
-
-def _times(whole: Parts, terms: Rows) -> Counter[tuple[BrokerId, str]]:
-    """Count how often each broker did something, or something happened to it."""
-    times = Counter((row["broker_id"], "terms") for row in terms if row["elected_ms"] is not None)
-    for row in whole["groups"].to_pylist():
-        times[row["broker_id"], "events"] += row["events"]
-        if row["broker"] is not None and row["event"] in _KINDS:
-            times[row["broker"], _KINDS[row["event"]]] += row["events"]
-    for row in whole["comings"].to_pylist():
-        times[row["broker"], row["did"]] += row["events"]
-    for row in whole["partitions"].to_pylist():
-        left, joined = _left_and_joined(row["isr_before"], row["isr"])
-        for did, brokers in (("isr_left", left), ("isr_joined", joined)):
-            for broker_id in brokers:
-                times[int(broker_id), did] += row["events"]
-    return times
-
-
-# --- partitions -----------------------------------------------------------------------------------
-
-
-def _partitions(changes: pa.Table) -> Rows:
-    """Return one row a partition, sorted by name."""
-    by_name: defaultdict[tuple[str, int], Rows] = defaultdict(list)
-    for row in changes.to_pylist():
-        left, joined = _left_and_joined(row["isr_before"], row["isr"])
-        row["isr_shrinks"] = row["events"] if left else 0
-        row["isr_expands"] = row["events"] if joined else 0
-        by_name[row["topic"], row["partition"]].append(row)
-    return [
-        {
-            "topic": topic,
-            "partition": partition,
-            **{name: sum(row[name] for row in rows) for name in _SUMS},
-            "leader_epochs": _range(row[name] for row in rows for name in _EPOCHS),
-        }
-        for (topic, partition), rows in sorted(by_name.items())
-    ]
-
-
-def _range(epochs: Iterable[int | None]) -> int:
-    """Return how far epochs are apart; sentences of earlier versions do not tell all of them."""
-    known = [epoch for epoch in epochs if epoch is not None]
-    return max(known) - min(known) if known else 0
-
-
-@cache
-def _left_and_joined(before: str | None, now: str | None) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the brokers that left an ISR and that joined it, from both as texts."""
-    if before is None or now is None:
-        return frozenset(), frozenset()
-    former, present = (frozenset(text.split(",")) - {""} for text in (before, now))
-    return former - present, present - former
 
 
 def _worst(partitions: Rows, by: Sequence[str], names: Sequence[str]) -> Rows:

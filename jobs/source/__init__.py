@@ -2,7 +2,7 @@
 
 - ``logDirs`` reads topics from the files of brokers, which need not run, with the connector's
   columns;
-- ``journals`` reads the events of the controllers, as a batch or as a stream;
+- ``journals`` follows the journals of the controllers, a stream of lines;
 - ``write_once`` writes a batch exactly once, in a transaction.
 
 For everything else, batches and streams through brokers, use the connector. docs/spark.md shows
@@ -27,7 +27,7 @@ from pyspark.sql.types import StructType
 
 from regent.jobs.source.columns import record_schema
 from regent.jobs.source.exactly_once import OnceWriter
-from regent.jobs.source.journal_source import JournalBatchReader, JournalStreamReader, event_columns
+from regent.jobs.source.journal_source import LINES, JournalStreamReader
 from regent.jobs.source.log_directories import LogReader
 from regent.jobs.source.options import (
     BATCH_NUMBER,
@@ -48,17 +48,17 @@ class RegentDataSource(DataSource):
         """Return the short name; ``kafka`` is Spark's own."""
         return "regent"
 
-    def schema(self) -> StructType:
+    def schema(self) -> StructType | str:
         """Return the default columns of a read. Raises ``OptionError``."""
         if reads_journals(self.options):
             journal_options(self.options)
-            return event_columns()
+            return LINES
         return record_schema(include_headers=read_options(self.options).include_headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch. Raises ``OptionError``."""
         if reads_journals(self.options):
-            return JournalBatchReader(journal_options(self.options), schema)
+            raise OptionError("journals are followed by a stream: regent.spark.events reads them")
         return LogReader(read_options(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> OnceWriter:
@@ -69,7 +69,7 @@ class RegentDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return the reader of journals, or one that raises ``OptionError``."""
         if reads_journals(self.options):
-            return JournalStreamReader(self.options, schema)
+            return JournalStreamReader(self.options)
         return StreamRefusal()
 
     def streamWriter(  # noqa: N802

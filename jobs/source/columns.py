@@ -69,23 +69,18 @@ def record_schema(*, include_headers: bool) -> StructType:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the Arrow form of the requested columns of records: see ``selected``."""
-    return selected(schema, _WITH_HEADERS, "a record")
+    """Return the Arrow form of a requested schema, which may have fewer columns than a record.
 
-
-def selected(schema: StructType, columns: StructType, what: str) -> pa.Schema:
-    """Return the Arrow form of a requested schema, which may have fewer columns.
-
-    Raises ``OptionError`` for a column that ``what`` does not have, or has with another type.
+    Raises ``OptionError`` for a column that a record does not have, or has with another type.
     """
-    known = {field.name: field.dataType for field in columns}
+    known = {field.name: field.dataType for field in _WITH_HEADERS}
     for field in schema:
         if field.name not in known:
             names = ", ".join(known)
-            raise OptionError(f"{what} has no column {field.name!r}: it has {names}")
+            raise OptionError(f"a record has no column {field.name!r}: it has {names}")
         if field.dataType != known[field.name]:
             wanted, real = field.dataType.simpleString(), known[field.name].simpleString()
-            raise OptionError(f"column {field.name} of {what} is {real}, not {wanted}")
+            raise OptionError(f"column {field.name} of a record is {real}, not {wanted}")
     return to_arrow_schema(schema, timezone="UTC")
 
 

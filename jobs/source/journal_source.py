@@ -1,4 +1,4 @@
-"""Reads the journals of controllers, as a batch and as a stream that follows them.
+"""Follows the journals of controllers: a stream of lines.
 
 A journal is the files ``events.jsonl.1``, then ``events.jsonl``, in the folder of a broker. A full
 ``events.jsonl`` is renamed and replaces the older file. So a file is known by its *number*, a
@@ -12,7 +12,6 @@ files grows, so the same two offsets give the same rows again.
 from __future__ import annotations
 
 import io
-import logging
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,14 +19,10 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
-from pyspark.sql.types import StructType
 
 from regent.jobs.files import is_remote, local_path
-from regent.jobs.reports.event_journals import EVENT, Period, find_journals, read_lines
-from regent.jobs.source.columns import selected
 from regent.jobs.source.options import JournalOptions, OptionError, journal_options
 from regent.storage.journal_reader import JOURNAL, PREVIOUS
 
@@ -36,8 +31,6 @@ Offset = dict[str, dict[str, int]]
 
 _NO_FILE: Final = -1
 _BLOCK_BYTES: Final = 64 * 1024
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -50,57 +43,13 @@ class JournalPart(InputPartition):
     end: int | None
 
 
-@dataclass(frozen=True)
-class WholeJournal(InputPartition):
-    """The input of a task: a journal of any name, on any file system."""
-
-    location: str
-
-
 class _File(NamedTuple):
     number: int
     end: int  # of the last whole line
 
 
-def event_columns() -> StructType:
-    """Return the columns of a read without a selection."""
-    return from_arrow_schema(EVENT)
-
-
-class JournalBatchReader(DataSourceReader):
-    """Reads the journals as they are when the read is planned, a task for each file."""
-
-    def __init__(self, options: JournalOptions, schema: StructType) -> None:
-        """Raises ``OptionError`` for columns that events do not have."""
-        self._options = options
-        self._schema = selected(schema, event_columns(), "an event")
-
-    def partitions(self) -> Sequence[InputPartition]:
-        """Return the files to read. Raises ``InputError`` if there are none in a place."""
-        parts: list[InputPartition] = []
-        for place in self._options.journals:
-            if not is_remote(place) and (folders := _folders(local_path(place))):
-                parts += new_parts({}, latest_offset({}, folders), self._options)
-                continue
-            with self._options.files.opened() as files:
-                found = find_journals([place], files)
-            parts += [WholeJournal(entry.location) for entry in found]
-        return parts
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the events of a part; none for the placeholder of an empty read."""
-        if isinstance(partition, WholeJournal):
-            with self._options.files.here(partition.location) as path:
-                yield from self._events(path.read_bytes(), partition.location)
-        elif isinstance(partition, JournalPart):
-            yield from self._events(_content(partition, self._options), partition.folder)
-
-    def _events(self, lines: bytes, where: str) -> Iterator[pa.RecordBatch]:
-        names = self._schema.names
-        block = read_lines(lines, Period(), has_sentences="changes" in names)
-        yield from block.events.select(names).cast(self._schema).to_batches()
-        if block.unreadable:
-            _log.warning("%s: %d lines are no events", where, block.unreadable)
+LINES: Final = "value string"
+"""The columns: a row for each whole line."""
 
 
 class JournalStreamReader(DataSourceStreamReader):
@@ -110,8 +59,8 @@ class JournalStreamReader(DataSourceStreamReader):
     first call: Spark 4.3 hides the errors of an earlier one.
     """
 
-    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        self._given, self._schema = options, schema
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._given = options
 
     def initialOffset(self) -> Offset:  # noqa: N802
         """Return the offset before all lines. Raises ``OptionError``."""
@@ -134,8 +83,11 @@ class JournalStreamReader(DataSourceStreamReader):
         return new_parts(start, end, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the events of a part. Raises ``DataLossError``."""
-        return JournalBatchReader(self._options, self._schema).read(partition)
+        """Yield the lines of a part. Raises ``DataLossError``."""
+        if isinstance(partition, JournalPart):
+            text = _content(partition, self._options).decode(errors="replace")
+            lines = text.removesuffix("\n").split("\n") if text else []
+            yield pa.RecordBatch.from_pydict({"value": pa.array(lines, pa.string())})
 
     @property
     def _options(self) -> JournalOptions:

@@ -93,11 +93,10 @@ class ReadOptions(NamedTuple):
 
 
 class JournalOptions(NamedTuple):
-    """Validated options of a read of journals: their places, as for ``report events``."""
+    """Validated options of a stream of journals: their folders."""
 
     journals: tuple[str, ...]
     fail_on_data_loss: bool = True
-    files: WorkerFiles = WorkerFiles()
 
     def report_data_loss(self, text: str) -> None:
         """See ``report_data_loss``."""
@@ -136,11 +135,11 @@ def reads_journals(options: Mapping[str, str]) -> bool:
 
 
 def journal_options(options: Mapping[str, str]) -> JournalOptions:
-    """Check the options of a read of journals. Raises ``OptionError``."""
+    """Check the options of a stream of journals. Raises ``OptionError``."""
     found, kafka = _parsed(options, _JOURNALS)
     if kafka:
         raise OptionError(f"kafka.{min(kafka)} has no meaning for journals")
-    return JournalOptions(**_with_files(found))
+    return JournalOptions(**found)
 
 
 def _with_files(found: dict[str, Any]) -> dict[str, Any]:
@@ -288,7 +287,6 @@ _OF_FILES: Final[_Known] = {
 _JOURNALS: Final[_Known] = {
     _JOURNALS_OPTION: ("journals", lambda *given: tuple(_names(*given))),
     "failOnDataLoss": ("fail_on_data_loss", _flag),
-    **_OF_FILES,
 }
 _READ: Final[_Known] = {
     "subscribe": ("subscription", _topics),

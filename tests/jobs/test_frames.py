@@ -123,7 +123,7 @@ def test_events_have_the_fields_of_the_lines(spark: SparkSession, tmp_path: Path
     with pytest.raises(RegentError, match="name the folder of a cluster, or journals"):
         regent_spark.events(spark)
     with pytest.raises(RegentError, match="a,b: a comma is the end of a name here"):
-        regent_spark.events(spark, "a,b")
+        regent_spark.events(spark, "a,b", follows=True)
 
 
 def test_a_table_of_the_session_is_written_and_appended_to(spark: SparkSession):

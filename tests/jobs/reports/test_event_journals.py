@@ -1,24 +1,17 @@
 """The journals of all brokers become one table; lines that are not events are counted."""
 
-from collections.abc import Iterator, Sequence
-from functools import partial
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow
 import pyarrow.parquet
 import pytest
 from pyspark.sql import SparkSession
 
 from regent.jobs.command import InputError
-from regent.jobs.reports import event_journals
-from regent.jobs.reports.event_journals import (
-    Period,
-    find_journals,
-    read_journals,
-    read_lines,
-)
-from regent.jobs.tables import write_files
+from regent.jobs.report_events import main
+from regent.jobs.reports.event_journals import events_in, find_journals, journal_lines, parsed
 from tests.jobs.journals import Event, GeneratedHistory, Leadership, write_journals
 from tests.jobs.local_files import LOCAL_FILES
 
@@ -82,15 +75,6 @@ def found_in(*places: Path | str) -> list[str]:
     return [entry.location for entry in find_journals(map(str, places), LOCAL_FILES)]
 
 
-def rows_of(table: pyarrow.Table) -> list[dict[str, Any]]:
-    """Return the rows with empty lists in place of absent ones, without what is never there."""
-    never = ("topic", "partition", "trigger")
-    assert all(table[name].null_count == len(table) for name in never)
-    lists = ("started", "failed", "partitions")
-    rows = table.drop_columns(never).to_pylist()
-    return [row | {name: row[name] or [] for name in lists} for row in rows]
-
-
 def journal_of(events: Sequence[Event], *others: bytes) -> bytes:
     """Return a journal that has ``others`` in the middle, and a torn line at the end."""
     lines = [event.line().encode() for event in events]
@@ -98,73 +82,49 @@ def journal_of(events: Sequence[Event], *others: bytes) -> bytes:
     return b"\n".join([*lines[:middle], *others, *lines[middle:], TORN])
 
 
-def batches_of(data: bytes) -> Iterator[pyarrow.RecordBatch]:
-    """Yield the lines of a journal as Spark does, seven at a time."""
-    lines = pyarrow.array(data.split(b"\n"), pyarrow.binary()).view(pyarrow.string())
-    for first in range(0, len(lines), 7):
-        part = lines[first : first + 7]
-        paths = pyarrow.array(["file:///events.jsonl"] * len(part))
-        yield pyarrow.record_batch({"value": part, "file_path": paths})
+def read(spark: SparkSession, path: Path, data: bytes) -> tuple[list[dict[str, Any]], int]:
+    """Return the rows of a journal, without what is never there, and the number of other lines."""
+    path.write_bytes(data)
+    lines = parsed(journal_lines(spark, [str(path)]))
+    table = events_in(lines).toArrow()
+    never = ("topic", "partition", "trigger")
+    assert all(table[name].null_count == len(table) for name in never)
+    lists = ("started", "failed", "partitions")
+    rows = [row | {name: row[name] or [] for name in lists} for row in table.to_pylist()]
+    unreadable = lines.where("NOT is_event").count()
+    return [{k: v for k, v in row.items() if k not in never} for row in rows], unreadable
 
 
-def read(data: bytes, period: Period = Period()) -> tuple[list[dict[str, Any]], int]:  # noqa: B008
-    """Return the rows of all blocks, and the number of unreadable lines."""
-    parts = event_journals._blocks(batches_of(data))
-    blocks = [read_lines(lines, period, has_sentences=True) for _, lines in parts]
-    rows = [row for block in blocks for row in rows_of(block.events)]
-    return sorted(rows, key=lambda row: row["event_id"]), sum(b.unreadable for b in blocks)
-
-
-@pytest.mark.parametrize("block_bytes", [1, 3_000, event_journals._BLOCK_BYTES])
-def test_every_event_is_a_row_and_other_lines_are_counted(
-    block_bytes: int, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(event_journals, "_BLOCK_BYTES", block_bytes)
+@pytest.mark.spark
+def test_every_event_is_a_row_and_other_lines_are_counted(spark: SparkSession, tmp_path: Path):
     events = [event for event in GeneratedHistory(3).events(3, 100) if event.broker_id == 1]
-    rows, unreadable = read(journal_of(events, *NO_EVENTS[:-1], b""))
+    data = journal_of(events, *NO_EVENTS[:-1], b"")
+    rows, unreadable = read(spark, tmp_path / "events.jsonl", data)
     assert unreadable == len(NO_EVENTS)
-    assert rows == sorted(map(row, events), key=lambda row: row["event_id"])
+    assert sorted(rows, key=lambda row: row["event_id"]) == sorted(
+        map(row, events), key=lambda row: row["event_id"]
+    )
     assert any(event.unnamed for event in events)
 
 
-def test_sentences_can_be_omitted():
-    [event, *_] = GeneratedHistory(3).events(1, 1)
-    block = read_lines(event.line().encode(), Period(), has_sentences=False)
-    assert "changes" not in block.events.column_names
-    assert block.events["change_count"].to_pylist() == [1]
-
-
+@pytest.mark.spark
 @pytest.mark.parametrize("data", [b"", b"\n", b"\n \n"])
-def test_an_empty_journal_has_no_events(data: bytes):
-    assert read(data) == ([], 0)
-
-
-def test_only_events_of_the_period_are_read():
-    events = list(GeneratedHistory(4).events(3, 10))
-    since_ms, until_ms = events[5].ts_ms, events[-5].ts_ms
-    rows, unreadable = read(journal_of(events), Period(since_ms, until_ms))
-    wanted = [event for event in events if since_ms <= event.ts_ms < until_ms]
-    assert sorted(row["ts_ms"] for row in rows) == [event.ts_ms for event in wanted]
-    assert unreadable == 1
+def test_an_empty_journal_has_no_events(spark: SparkSession, tmp_path: Path, data: bytes):
+    assert read(spark, tmp_path / "events.jsonl", data) == ([], 0)
 
 
 @pytest.mark.spark
 def test_the_table_is_compressed_and_has_a_folder_for_each_controller_epoch(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     cluster, table = tmp_path / "a b{c}[1]%20*,d", tmp_path / "table"  # of globs and URIs
     events = list(GeneratedHistory(4).events(3, 10))
     write_journals(cluster, events)
     torn = cluster / "broker-2" / "events.jsonl"
     torn.write_bytes(torn.read_bytes() + TORN)
-    write = partial(
-        write_files,
-        location=str(table),
-        file_format="parquet",
-        partition_by=["controller_epoch"],
-    )
-    found = read_journals(spark, found_in(cluster), Period(), top=1, write=write)
-    assert found.unreadable == {str(torn): 1}
+    arguments = ["--journals", str(cluster), "--out", str(table), "-o", "json"]
+    assert main(arguments, spark) == 0
+    assert json.loads(capsys.readouterr().out)["unreadable_lines"] == {str(torn): 1}
     assert (table / "_SUCCESS").exists()
     folders = {path.name for path in table.iterdir() if path.is_dir()}
     assert folders == {f"controller_epoch={event.controller_epoch}" for event in events}
