@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -24,11 +24,10 @@ from regent.jobs.source.columns import (
     OffsetRange,
     Payload,
     arrow_schema,
-    columns_schema,
     decode,
 )
 from regent.jobs.source.log_segments import CommittedBatches, log_end_offset, segments_of
-from regent.jobs.source.options import EARLIEST, LATEST, Offsets, OptionError, ReadOptions
+from regent.jobs.source.options import OptionError, ReadOptions
 from regent.jobs.source.worker_files import inside
 from regent.records.record_batch import uncompressed
 from regent.storage.checkpoints import HIGH_WATERMARKS, LOG_START_OFFSETS, read_offsets
@@ -62,46 +61,15 @@ class LogReader(DataSourceReader):
     # --- on the driver ---
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return the ranges to read now: a snapshot. Raises OptionError and DataLossError."""
+        """Return the ranges to read now: a snapshot. Raises ``OptionError``."""
         options, logs = self._options, self._replicas()
         there = options.subscription.select(logs, ", ".join(options.log_dirs))
         chosen = [logs[partition] for partition in there]
-        bounds = {log.partition: (self._start_of(log), self._end_of(log)) for log in chosen}
-        starts = _resolved("startingOffsets", options.starting, bounds)
-        ends = _resolved("endingOffsets", options.ending, bounds)
-        if options.since_ms is not None:
-            starts = {p: self._first_since(options.since_ms, logs[p], *bounds[p]) for p in there}
         wanted = [
-            OffsetRange(p, starts[p], max(starts[p], ends[p]), logs[p].directory) for p in there
+            OffsetRange(log.partition, self._start_of(log), self._end_of(log), log.directory)
+            for log in chosen
         ]
-        existing = [self._existing(found, *bounds[found.partition]) for found in wanted]
-        return [found for found in existing if found.end > found.start]
-
-    def _existing(self, wanted: OffsetRange, earliest: int, latest: int) -> OffsetRange:
-        """Return the part of a range that exists, and report what does not."""
-        partition, start, end = wanted.partition, wanted.start, wanted.end
-        if start < earliest:
-            text = f"{partition}: offsets {start} to {min(earliest, end) - 1} are gone"
-            self._options.report_data_loss(f"{text}, the log begins at {earliest}")
-        if max(start, end) > latest:
-            text = f"{partition}: offsets {max(start, latest)} to {max(start, end)} do not exist"
-            self._options.report_data_loss(f"{text}, the log ends at {latest}")
-        start, end = max(start, earliest), min(end, latest)
-        return OffsetRange(partition, start, max(start, end), wanted.directory)
-
-    def _first_since(self, time_ms: int, log: ReplicaLog, start: int, end: int) -> int:
-        """Return the first offset whose timestamp is not before a time, or else the end.
-
-        All records before a time are read.
-        """
-        schema = columns_schema("timestamp", "offset")
-        for batch in self._read(OffsetRange(log.partition, start, end, log.directory), schema):
-            times = batch["timestamp"].cast(pa.int64())
-            young = batch["offset"].filter(pa.compute.greater_equal(times, time_ms * 1000))
-            if len(young):
-                first: int = young[0].as_py()
-                return first
-        return end
+        return [found for found in wanted if found.end > found.start]
 
     def _replicas(self) -> dict[TopicPartition, ReplicaLog]:
         logs: dict[TopicPartition, ReplicaLog] = {}
@@ -175,30 +143,6 @@ class LogReader(DataSourceReader):
         if position < wanted.end:
             text = f"offsets {position} to {wanted.end - 1} do not exist"
             self._options.report_data_loss(f"{wanted.partition}: {text}")
-
-
-def _resolved(
-    option: str, wanted: Offsets, bounds: Mapping[TopicPartition, tuple[int, int]]
-) -> dict[TopicPartition, int]:
-    """Return the offset of each partition, of which ``bounds`` has the first and the end offset.
-
-    Raises ``OptionError`` unless an option by partition names all of them and no other.
-    """
-    there = bounds.keys()
-    if isinstance(wanted, int):
-        wanted = dict.fromkeys(there, wanted)
-    if there - wanted.keys():
-        text = f"{_some(there - wanted.keys())} is missing"
-        raise OptionError(f"{option} must name every partition: {text}")
-    if wanted.keys() - there:
-        raise OptionError(f"{option} names {_some(wanted.keys() - there)}, which is not read")
-    place = {EARLIEST: 0, LATEST: 1}
-    return {p: bounds[p][place[o]] if o in place else o for p, o in wanted.items()}
-
-
-def _some(partitions: Iterable[TopicPartition]) -> str:
-    first, *more = sorted(partitions)
-    return f"{first} (and {len(more)} more)" if more else f"{first}"
 
 
 def _payload(batch: WholeBatch) -> Payload:

@@ -10,13 +10,11 @@ from functools import cached_property
 from typing import Final, NamedTuple
 
 from regent.core.errors import BadDataError, StorageError
-from regent.jobs.command import InputError
 from regent.jobs.source.worker_files import WorkerFiles, inside
 from regent.records.end_transaction_marker import marker_of
 from regent.records.record_batch import BatchHeader
 from regent.storage.log.log_file import CorruptSegmentError, LogFile, WholeBatch
-from regent.storage.log.segment_indexes import OffsetIndex
-from regent.storage.log_names import INDEX_SUFFIXES, LOG_SUFFIX, base_offset_of
+from regent.storage.log_names import base_offset_of
 
 _BLOCK_BYTES: Final = 1024 * 1024
 
@@ -37,8 +35,7 @@ class SegmentFile(NamedTuple):
         with self.files.here(self.location) as path:
             try:
                 file, size = LogFile(path, is_written=False), path.stat().st_size
-                position = self._position_of(offset, size)
-                for batch in file.whole_batches(position, size, _BLOCK_BYTES):
+                for batch in file.whole_batches(0, size, _BLOCK_BYTES):
                     if batch[1].last_offset >= offset:
                         yield batch
             except StorageError as error:
@@ -57,18 +54,6 @@ class SegmentFile(NamedTuple):
             yield block
             raise
         yield block
-
-    def _position_of(self, offset: int, size: int) -> int:
-        """Return the position of a batch at or before ``offset``, by the index if possible."""
-        if offset <= self.base_offset:
-            return 0
-        index = self.location.removesuffix(LOG_SUFFIX) + INDEX_SUFFIXES[0]
-        try:
-            with self.files.here(index) as path:
-                data = path.read_bytes()
-            return OffsetIndex.decode(self.base_offset, data, size).look_up(offset).position
-        except (OSError, BadDataError, InputError):
-            return 0
 
 
 def segments_of(directory: str, files: WorkerFiles) -> list[SegmentFile]:

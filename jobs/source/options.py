@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -18,18 +18,12 @@ from regent.core.model import TopicPartition
 from regent.jobs.source.worker_files import WorkerFiles
 
 CONNECTOR: Final = "Spark's Kafka connector (org.apache.spark:spark-sql-kafka-0-10_2.13)"
-EARLIEST: Final = -2  # Kafka's numbers, in JSON and on the wire
-LATEST: Final = -1
-
-Offsets: TypeAlias = int | Mapping[TopicPartition, int]
-"""``EARLIEST`` or ``LATEST`` everywhere; or an offset, which may be one of these, by partition."""
-
 _KAFKA: Final = "kafka."
 BATCH_NUMBER: Final = "batchNumber"
 """The option of a write that only ``write_once`` sets."""
 _SERVERS: Final = "bootstrap.servers"
 _TRANSACTION: Final = "transactional.id"
-_ONE_OF: Final = "set exactly one of subscribe, subscribePattern, assign"
+_ONE_OF: Final = "set exactly one of subscribe, subscribePattern"
 _FIXED: Final = {
     "acks": "every write waits for all in-sync replicas",
     "enable.idempotence": "every write is idempotent",
@@ -48,40 +42,30 @@ class DataLossError(RegentError):
 
 @dataclass(frozen=True)
 class Subscription:
-    """The partitions to read: of these topics, of topics that match a regex, or exactly these."""
+    """The topics to read: these, or those that match a regex."""
 
     topics: tuple[str, ...] = ()
-    pattern: str | None = None
-    assigned: tuple[TopicPartition, ...] = ()
+    pattern: str = ""
 
     def select(self, there: Iterable[TopicPartition], place: str) -> list[TopicPartition]:
         """Return the partitions to read of those in a place, sorted.
 
-        Raises ``OptionError`` if a topic or partition that is named is not there.
+        Raises ``OptionError`` if a topic that is named is not there.
         """
-        existing = set(there)
+        existing = sorted(there)
         topics = {partition.topic for partition in existing}
-        missing = [f"partition {p}" for p in self.assigned if p not in existing]
-        missing += [f"topic {topic}" for topic in self.topics if topic not in topics]
+        missing = [topic for topic in self.topics if topic not in topics]
         if missing:
-            raise OptionError(f"there is no {missing[0]} in {place}")
-        chosen = set(self.topics)
-        if self.pattern is not None:
-            chosen = {topic for topic in topics if re.fullmatch(self.pattern, topic)}
-        return list(self.assigned) or sorted(p for p in existing if p.topic in chosen)
+            raise OptionError(f"there is no topic {missing[0]} in {place}")
+        pattern = re.compile(self.pattern)
+        return [p for p in existing if p.topic in self.topics or pattern.fullmatch(p.topic)]
 
 
 class ReadOptions(NamedTuple):
-    """Validated options of a read.
-
-    With ``since_ms`` it begins with the first records since that time, not at ``starting``.
-    """
+    """Validated options of a read."""
 
     subscription: Subscription
     log_dirs: tuple[str, ...] = ()
-    starting: Offsets = EARLIEST
-    since_ms: int | None = None
-    ending: Offsets = LATEST
     fail_on_data_loss: bool = True
     include_headers: bool = False
     include_uncommitted: bool = False
@@ -206,11 +190,6 @@ def _pattern(name: str, text: str) -> Subscription:
     return Subscription(pattern=text)
 
 
-def _assigned(name: str, text: str) -> Subscription:
-    """Return the partitions of ``{"topic": [0, 1]}``."""
-    return Subscription(assigned=tuple(sorted({p for p, _ in _by_partition(name, text, list)})))
-
-
 def _flag(name: str, text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise OptionError(f"{name}={text!r} is neither true nor false")
@@ -221,21 +200,6 @@ def _number(name: str, text: str) -> int:
     if not (text.isascii() and text.isdigit()):
         raise OptionError(f"{name}={text!r} is not a number from 0 on")
     return int(text)
-
-
-def _offsets(name: str, text: str) -> Offsets:
-    """Return the meaning of ``earliest``, ``latest`` or ``{"topic": {"0": 23}}``."""
-    offsets: Offsets
-    if text.lower() in _WORDS:
-        offsets = _WORDS[text.lower()]
-    elif text.startswith("{"):
-        offsets = dict(_by_partition(name, text, dict))
-    else:
-        raise OptionError(f'{name}={text!r}: earliest, latest or {{"topic": {{"0": 23}}}}')
-    refused, what = _REFUSED[name]
-    if refused in ((offsets,) if isinstance(offsets, int) else offsets.values()):
-        raise OptionError(f"{name}: a batch read cannot {what} offset")
-    return offsets
 
 
 def _settings(name: str, text: str) -> dict[str, str]:
@@ -249,34 +213,6 @@ def _settings(name: str, text: str) -> dict[str, str]:
     return settings
 
 
-def _by_partition(
-    name: str, text: str, shape: type[list[Any] | dict[str, Any]]
-) -> Iterator[tuple[TopicPartition, int]]:
-    """Yield the partitions in JSON, with their offsets if ``shape`` is a dict."""
-    try:
-        topics = json.loads(text)
-    except ValueError as error:
-        raise OptionError(f"{name} is not JSON: {error}") from None
-    if not isinstance(topics, dict) or not topics:
-        raise OptionError(f"{name}: expected a JSON object of topics")
-    for topic, numbers in topics.items():
-        if not isinstance(numbers, shape) or not numbers:
-            expected = "a list of partitions" if shape is list else '{"partition": offset}'
-            raise OptionError(f"{name}: topic {topic}: expected {expected}")
-        for number in numbers:
-            if not re.fullmatch(r"\d{1,9}", str(number), re.ASCII):
-                raise OptionError(f"{name}: {number!r} is not a partition")
-            offset = numbers[number] if isinstance(numbers, dict) else 0
-            if type(offset) is not int or offset < EARLIEST:
-                raise OptionError(f"{name}: {offset!r} of {topic}-{number} is not an offset")
-            yield TopicPartition(topic, int(number)), offset
-
-
-_WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
-_REFUSED: Final = {
-    "startingOffsets": (LATEST, "begin at the latest"),
-    "endingOffsets": (EARLIEST, "end at the earliest"),
-}
 _JOURNALS_OPTION: Final = "journals"
 _Known: TypeAlias = Mapping[str, tuple[str, Callable[[str, str], Any]]]
 """The field and the function of each option."""
@@ -291,11 +227,7 @@ _JOURNALS: Final[_Known] = {
 _READ: Final[_Known] = {
     "subscribe": ("subscription", _topics),
     "subscribePattern": ("subscription", _pattern),
-    "assign": ("subscription", _assigned),
     "logDirs": ("log_dirs", lambda *given: tuple(_names(*given))),
-    "startingOffsets": ("starting", _offsets),
-    "startingTimestamp": ("since_ms", _number),
-    "endingOffsets": ("ending", _offsets),
     "failOnDataLoss": ("fail_on_data_loss", _flag),
     "includeHeaders": ("include_headers", _flag),
     "includeUncommitted": ("include_uncommitted", _flag),

@@ -19,6 +19,7 @@ from pyspark.sql.types import BinaryType, StructType
 
 from regent.core.model import TopicPartition
 from regent.jobs.source import exactly_once, write_once
+from regent.jobs.source.columns import OffsetRange
 from regent.jobs.source.exactly_once import SendError, send_once
 from regent.jobs.source.log_directories import LogReader
 from regent.jobs.source.options import BATCH_NUMBER, ReadOptions, Subscription, write_options
@@ -151,11 +152,12 @@ def test_a_batch_with_a_refused_row_leaves_nothing_also_offline(
     for number in range(PARTITIONS):
         partition = TopicPartition(topic, number)
         leader = cluster.log_directories(cluster.leader_of(*partition))
-        logs = ReadOptions(
-            Subscription(assigned=(partition,)), tuple(map(str, leader)), include_uncommitted=True
-        )
+        directories = tuple(map(str, leader))
+        logs = ReadOptions(Subscription(topics=(topic,)), directories, include_uncommitted=True)
         reader = LogReader(logs, SCHEMA)
         for part in reader.partitions():
+            if not isinstance(part, OffsetRange) or part.partition != partition:
+                continue
             for batch in reader.read(part):
                 read += map(int, batch["value"].to_pylist())
     assert sorted(read) == list(range(ROWS))

@@ -13,23 +13,17 @@ from regent.jobs.source.columns import OffsetRange
 from regent.jobs.source.log_directories import LogReader
 from regent.jobs.source.log_segments import segments_of
 from regent.jobs.source.options import (
-    EARLIEST,
     DataLossError,
-    Offsets,
     OptionError,
     ReadOptions,
     Subscription,
 )
 from regent.jobs.source.worker_files import WorkerFiles
-from regent.storage.log.segment_indexes import OffsetIndex
 from tests.jobs.source.batches import GZIP, compressed, encoded
 from tests.jobs.source.log_files import numbered, set_offsets, write_log, write_segment
 from tests.support.transactional_batches import ABORT, COMMIT, in_transaction, marker
 
 ORDERS = TopicPartition("orders", 0)
-
-
-A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 OFFSET = StructType().add("offset", LongType())
 
 
@@ -38,14 +32,10 @@ def reader_of(
     uncommitted: bool = False,
     strict: bool = True,
     subscription: Subscription = Subscription(pattern=".*"),  # noqa: B008
-    starting: Offsets = EARLIEST,
-    since_ms: int | None = None,
 ) -> LogReader:
     options = ReadOptions(
         subscription,
         tuple(map(str, directories)),
-        starting=starting,
-        since_ms=since_ms,
         include_uncommitted=uncommitted,
         fail_on_data_loss=strict,
     )
@@ -73,19 +63,6 @@ def offsets(directory: Path, start: int, end: int, *, strict: bool = True) -> li
 def test_a_range_is_read_across_batches_and_segments(tmp_path: Path, start: int, end: int):
     write_log(tmp_path, ORDERS, 120)
     assert offsets(tmp_path, start, end) == list(range(start, end))
-
-
-def test_the_index_is_used_and_a_damaged_one_is_not(tmp_path: Path):
-    batches = [encoded(numbered(start, start + 10)) for start in range(0, 50, 10)]
-    segment = write_segment(tmp_path, ORDERS, batches)
-    index = OffsetIndex(0)
-    index.append(29, len(batches[0]) + len(batches[1]))
-    segment.with_suffix(".index").write_bytes(index.encode())
-    segment.write_bytes(b"?" + segment.read_bytes()[1:])  # the first batch must not be read
-    assert offsets(tmp_path, 30, 50) == list(range(30, 50))
-    segment.write_bytes(b"\0" + segment.read_bytes()[1:])
-    segment.with_suffix(".index").write_bytes(b"nonsense")
-    assert offsets(tmp_path, 30, 50) == list(range(30, 50))
 
 
 def test_committed_records_lie_between_the_checkpoints(tmp_path: Path):
@@ -184,43 +161,6 @@ def test_records_that_cannot_be_decompressed_are_an_error(tmp_path: Path):
         offsets(tmp_path, 0, 9)
 
 
-def test_the_first_record_since_a_time_is_found(tmp_path: Path):
-    write_log(tmp_path, ORDERS, 100)
-    found = [ranges(reader_of(tmp_path, since_ms=time_ms)) for time_ms in (0, 37, 99, 100)]
-    assert found == [{ORDERS: (0, 100)}, {ORDERS: (37, 100)}, {ORDERS: (99, 100)}, {}]
-
-
-def test_offsets_that_do_not_exist_are_an_error_or_omitted(tmp_path: Path):
-    def existing(log_start: int, high_watermark: int, start: int, *, strict: bool = True) -> object:
-        set_offsets(tmp_path, ORDERS, high_watermark=high_watermark, log_start=log_start)
-        return ranges(reader_of(tmp_path, starting={ORDERS: start}, strict=strict))
-
-    write_log(tmp_path, ORDERS, 40)
-    assert existing(0, 20, 5) == {ORDERS: (5, 20)}
-    with pytest.raises(DataLossError, match=r"orders-0: offsets 5 to 9 are gone.*failOnDataLoss"):
-        existing(10, 30, 5)
-    with pytest.raises(DataLossError, match="orders-0: offsets 20 to 20 do not exist"):
-        existing(0, 15, 20)
-    assert existing(10, 30, 5, strict=False) == {ORDERS: (10, 30)}
-    assert existing(0, 15, 20, strict=False) == {}
-
-
-def test_given_offsets_cover_all_partitions(tmp_path: Path):
-    def starts(*partitions: TopicPartition) -> dict[TopicPartition, tuple[int, int]]:
-        subscription = Subscription(assigned=partitions)
-        return ranges(
-            reader_of(tmp_path, subscription=subscription, starting={A0: 1, A1: EARLIEST})
-        )
-
-    for partition in (A0, A1, B0):
-        write_log(tmp_path, partition, 5)
-    assert starts(A0, A1) == {A0: (1, 5), A1: (0, 5)}
-    with pytest.raises(OptionError, match="startingOffsets must name every partition: b-0 is miss"):
-        starts(A0, A1, B0)
-    with pytest.raises(OptionError, match="startingOffsets names a-1, which is not read"):
-        starts(A0)
-
-
 def test_only_logs_in_use_are_found_and_missing_ones_are_named(tmp_path: Path):
     write_log(tmp_path, ORDERS, 1)
     write_log(tmp_path, TopicPartition("orders-by-day", 11), 1)
@@ -235,7 +175,5 @@ def test_only_logs_in_use_are_found_and_missing_ones_are_named(tmp_path: Path):
     assert found(Subscription(pattern="order")) == []
     with pytest.raises(OptionError, match="there is no topic nothing in "):
         found(Subscription(topics=("orders", "nothing")))
-    with pytest.raises(OptionError, match="there is no partition orders-1 in "):
-        found(Subscription(assigned=(ORDERS, TopicPartition("orders", 1))))
     with pytest.raises(OptionError, match="README is no directory"):
         found(Subscription(topics=("orders",)), tmp_path / "README")

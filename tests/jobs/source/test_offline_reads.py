@@ -66,20 +66,6 @@ def test_a_read_may_ask_for_fewer_columns(session: SparkSession, logs: Path):
         reader.schema("colour string").load().collect()
 
 
-@pytest.mark.nightly
-def test_offsets_set_the_begin_and_the_end_of_a_read(session: SparkSession, logs: Path):
-    def offsets(**options: object) -> dict[int, tuple[int, int]]:
-        rows = read(session, logs, **options).groupBy("partition")
-        return {r[0]: (r[1], r[2]) for r in rows.agg(F.min("offset"), F.max("offset")).collect()}
-
-    named = '{"orders": {"0": 40, "1": -2, "2": 0}}'
-    ends = '{"orders": {"0": -1, "1": 20, "2": 0}}'
-    assert offsets(startingOffsets=named, endingOffsets=ends) == {0: (40, 99), 1: (0, 19)}
-    with pytest.raises(PySparkException, match="orders-0: offsets 100 to 200 do not exist"):
-        offsets(endingOffsets='{"orders": {"0": 200, "1": 20, "2": 0}}')
-    assert offsets(startingTimestamp=50, endingOffsets=ends) == {0: (50, 99)}
-
-
 def test_a_wrong_option_of_write_once_is_an_error_of_one_line(session: SparkSession):
     with pytest.raises(OptionError, match=r"^topic is missing: write_once writes into one topic$"):
         write_once(session.range(1), 0, {"kafka.bootstrap.servers": "127.0.0.1:9"})

@@ -13,11 +13,8 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from regent.core.model import TopicPartition
 from regent.jobs.source import RegentDataSource
 from regent.jobs.source.options import (
-    EARLIEST,
-    LATEST,
     OptionError,
     Subscription,
     read_options,
@@ -33,7 +30,6 @@ WRITE = {**SERVERS, "batchNumber": "3", "topic": "t", "kafka.transactional.id": 
 def test_defaults_are_those_of_sparks_connector():
     options = read_options(TOPIC)
     assert options.subscription == Subscription(topics=("t",))
-    assert (options.starting, options.ending) == (EARLIEST, LATEST)
     assert options.fail_on_data_loss
     assert not options.include_headers
 
@@ -42,20 +38,13 @@ def test_all_options_can_be_set():
     options = read_options(
         {
             "LogDirs": "/x, /y",
-            "assign": '{"b": [1, 0], "a": [2]}',
-            "startingOffsets": '{"b": {"0": -2, "1": 7}, "a": {"2": 0}}',
-            "startingTimestamp": "1700000000000",
-            "endingOffsets": '{"b": {"0": -1, "1": 9}, "a": {"2": 3}}',
+            "subscribePattern": "orders.*",
             "failOnDataLoss": "False",
             "includeHeaders": "TRUE",
             "includeUncommitted": "true",
         }
     )
-    a, b0, b1 = TopicPartition("a", 2), TopicPartition("b", 0), TopicPartition("b", 1)
-    assert options.subscription == Subscription(assigned=(a, b0, b1))
-    assert options.starting == {b0: -2, b1: 7, a: 0}
-    assert options.since_ms == 1_700_000_000_000
-    assert options.ending == {b0: -1, b1: 9, a: 3}
+    assert options.subscription == Subscription(pattern="orders.*")
     assert options.log_dirs == ("/x", "/y")
     assert options.include_uncommitted
     assert not options.fail_on_data_loss
@@ -71,30 +60,15 @@ def test_all_options_can_be_set():
             "to read through brokers use the format kafka, Spark",
         ),
         ({**TOPIC, **SERVERS}, "use the format kafka, Spark's Kafka connector (org.apache.spark"),
-        (LOGS, "exactly one of subscribe, subscribePattern, assign"),
-        ({**TOPIC, "assign": '{"t": [0]}'}, "exactly one of"),
+        (LOGS, "exactly one of subscribe, subscribePattern"),
+        ({**TOPIC, "subscribePattern": "t"}, "exactly one of"),
         ({**TOPIC, "minPartitions": "5"}, "regent has no option 'minpartitions'; it has subscribe"),
         ({**TOPIC, "minPartitions": "5"}, "Spark's Kafka connector (org.apache.spark:spark-sql-ka"),
-        ({**TOPIC, "startingOffsets": "latest"}, "a batch read cannot begin at the latest offset"),
-        ({**TOPIC, "startingOffsets": '{"t": {"0": -1}}'}, "cannot begin at the latest offset"),
-        ({**TOPIC, "startingOffsets": "first"}, "startingOffsets='first': earliest, latest or"),
-        ({**TOPIC, "startingOffsets": '{"t"'}, "startingOffsets is not JSON"),
-        ({**TOPIC, "startingOffsets": '{"t": 5}'}, "startingOffsets: topic t: expected"),
-        ({**TOPIC, "startingOffsets": '{"t": {"0": -3}}'}, "-3 of t-0 is not an offset"),
-        ({**TOPIC, "startingOffsets": '{"t": {"x": 3}}'}, "'x' is not a partition"),
-        ({**TOPIC, "startingOffsets": '{"t": {"0": "3"}}'}, "'3' of t-0 is not an offset"),
-        ({**TOPIC, "startingOffsets": '{"t": {"0": true}}'}, "True of t-0 is not an offset"),
-        ({**TOPIC, "endingOffsets": "earliest"}, "a batch read cannot end at the earliest offset"),
-        ({**TOPIC, "startingTimestamp": "now"}, "startingTimestamp='now' is not a number"),
         ({**TOPIC, "failOnDataLoss": "no"}, "failOnDataLoss='no' is neither true nor false"),
         ({**LOGS, "subscribe": " "}, "subscribe is empty"),
         ({**LOGS, "subscribe": ","}, "subscribe=',' has no name"),
         ({"subscribe": "t", "logDirs": ","}, "logDirs=',' has no name"),
-        ({**TOPIC, "startingOffsets": '{"t": {}}'}, "startingOffsets: topic t: expected"),
         ({**LOGS, "subscribePattern": "("}, "subscribePattern='('"),
-        ({**LOGS, "assign": '{"t": []}'}, "topic t: expected a list"),
-        ({**LOGS, "assign": '{"t": [-1]}'}, "-1 is not a partition"),
-        ({**LOGS, "assign": "[]"}, "expected a JSON object"),
     ],
 )
 def test_invalid_options_of_a_read_are_refused(options: dict[str, str], complaint: str):

@@ -1,4 +1,4 @@
-"""Log directories and journals are read from Hadoop's file systems, by Python workers."""
+"""Log directories are read from Hadoop's file systems, by Python workers."""
 
 import json
 import os
@@ -16,7 +16,6 @@ from regent.core.model import TopicPartition
 from regent.jobs.files import JobFiles
 from regent.jobs.source.worker_files import WorkerFiles
 from regent.testing.waits import scaled
-from tests.jobs.journals import GeneratedHistory, write_journals
 from tests.jobs.source.log_files import write_log
 from tests.support.maven_jars import JarsUnavailableError
 from tests.support.mini_hadoop import MiniHadoop
@@ -50,8 +49,6 @@ def test_remote_logs_have_the_records_of_local_ones(
     found, expected = (sorted(map(tuple, frame.collect())) for frame in frames)
     assert found == expected
     assert len(found) == 150
-    some = reader.option("logDirs", remote).option("startingTimestamp", 77).load()
-    assert sorted(row.offset for row in some.collect()) == list(range(77, 120))
 
 
 def test_a_damaged_remote_file_is_named_by_its_location(
@@ -68,17 +65,6 @@ def test_a_damaged_remote_file_is_named_by_its_location(
         reader.option("logDirs", f"{VIEW}/brokers/none").load().collect()
     with pytest.raises(PySparkException, match='nofs://x: No FileSystem for scheme "nofs"'):
         reader.option("logDirs", "nofs://x").load().collect()
-
-
-def test_remote_journals_have_the_events_of_local_ones(
-    session: SparkSession, tmp_path: Path, settings: dict[str, str]
-):
-    write_journals(tmp_path, tuple(GeneratedHistory(11).events(3, 40)))
-    reader = session.read.format("regent").option("hadoop", orjson.dumps(settings).decode())
-    remote = reader.option("journals", f"{VIEW}/brokers").load()
-    local = regent_spark.events(session, str(tmp_path))
-    assert remote.count() == local.count() > 0
-    assert remote.exceptAll(local).isEmpty()
 
 
 def test_copies_of_remote_files_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -1,6 +1,5 @@
 """The data source compared with plain clients, on a running cluster."""
 
-import json
 import time
 from functools import reduce
 from typing import Any
@@ -53,8 +52,9 @@ def read(session: SparkSession, cluster: BreakableCluster, partition: TopicParti
     """Return the records in the log of the leader, also those after the last checkpoint."""
     leader = cluster.log_directories(cluster.leader_of(*partition))
     reader = session.read.format("regent").option("logDirs", ",".join(map(str, leader)))
-    reader = reader.option("assign", json.dumps({partition.topic: [partition.partition]}))
-    return reader.options(includeHeaders="true", includeUncommitted="true").load()
+    reader = reader.option("subscribe", partition.topic)
+    frame = reader.options(includeHeaders="true", includeUncommitted="true").load()
+    return frame.where(f"partition = {partition.partition}")
 
 
 def in_order(table: pa.Table) -> list[dict[str, Any]]:
