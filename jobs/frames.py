@@ -15,9 +15,7 @@ from pathlib import Path
 from typing import Final
 
 import orjson
-import pyarrow
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
 
 from regent.jobs.assignment_source import (
     ZOOKEEPER,
@@ -28,15 +26,14 @@ from regent.jobs.brokers_file import read_brokers
 from regent.jobs.command import InputError
 from regent.jobs.files import JobFiles, check_shared, is_remote, local_path
 from regent.jobs.json_list import Given
-from regent.jobs.placement_arrays import PlacementArrays, placement_arrays
+from regent.jobs.placement_arrays import placement_arrays
 from regent.jobs.placement_input import placement_request, read_topics
+from regent.jobs.placement_job import placement_table
 from regent.jobs.reports.event_journals import events_in, find_journals, journal_lines, parsed
 from regent.jobs.source import RegentDataSource, register
 from regent.jobs.source.options import read_options
 from regent.zk.client.login import SECRET_VARIABLE, log_in, read_login
 
-PLACED: Final = "topic string, partition int, replicas array<int>"
-_ROWS_OF_TASK: Final = 2**20
 _TOPIC_FIELDS: Final = ("topic", "partitions", "replication_factor")
 
 
@@ -76,21 +73,8 @@ def place(
         "scatter_width": scatter_width,
     }
     arrays = placement_arrays(placement_request(options, specs, found))
-    return placed_frame(spark, arrays)
-
-
-def placed_frame(spark: SparkSession, arrays: PlacementArrays) -> DataFrame:
-    """Return the rows of a placement; each task places a range of them."""
-    context = spark.sparkContext
-    shared = context.broadcast(arrays)
-
-    def placed(ids: pyarrow.Array) -> pyarrow.Array:
-        return _placed(shared.value, ids)
-
-    place_rows = arrow_udf(placed, PLACED)
-    tasks = max(1, min(context.defaultParallelism, arrays.rows), -(-arrays.rows // _ROWS_OF_TASK))
-    rows = spark.range(0, arrays.rows, 1, tasks)
-    return rows.select(place_rows("id").alias("row")).select("row.*")
+    table, _ = placement_table(spark, spark.sparkContext.broadcast(arrays))
+    return table
 
 
 def assignment(
@@ -189,12 +173,3 @@ def _as_entry(topic: object) -> object:
     if isinstance(topic, tuple) and len(topic) == len(_TOPIC_FIELDS):
         return dict(zip(_TOPIC_FIELDS, topic, strict=True))
     return topic
-
-
-def _placed(arrays: PlacementArrays, ids: pyarrow.Array) -> pyarrow.Array:
-    """Place the rows with these numbers on an executor."""
-    low = ids[0].as_py() if len(ids) else 0
-    rows, _ = arrays.place(low, low + len(ids))
-    assert not len(ids) or ids[-1].as_py() == low + len(ids) - 1  # as spark.range counts
-    columns = [rows["topic"].dictionary_decode(), *rows.columns[1:]]
-    return pyarrow.StructArray.from_arrays(columns, names=rows.schema.names)

@@ -50,12 +50,12 @@ def test_a_placement_is_that_of_the_rule(spark: SparkSession, options: dict[str,
 
 
 def test_a_placement_of_many_tasks_has_each_partition_once(spark: SparkSession):
-    frame = regent_spark.place(spark, [("t", 50_000, 2), ("u", 30_001, 1)], [1, 2, 3])
+    frame = regent_spark.place(spark, [("t", 150_000, 2), ("u", 60_001, 1)], [1, 2, 3])
     assert frame.rdd.getNumPartitions() == spark.sparkContext.defaultParallelism > 1
     counts = frame.groupBy("topic").agg({"partition": "sum", "*": "count"}).collect()
     assert sorted(map(tuple, counts)) == [
-        ("t", sum(range(50_000)), 50_000),
-        ("u", sum(range(30_001)), 30_001),
+        ("t", sum(range(150_000)), 150_000),
+        ("u", sum(range(60_001)), 60_001),
     ]
 
 
