@@ -1,8 +1,8 @@
 """``regent jobs report balance``: partitions that lack leaders or replicas, balance, and losses.
 
-It has the spread of replicas and preferred leaders over brokers and racks, of leaders if the
-assignment has them, and of bytes if the log directories are on this machine. It has how many
-brokers can fail at once without a loss, and what is lost with a rack.
+It has the spread of replicas and preferred leaders over brokers and racks, and of leaders if the
+assignment has them. It has how many brokers can fail at once without a loss, and what is lost with
+a rack.
 
 The imbalance of a broker is Kafka's (``leader.imbalance.per.broker.percentage``): of the partitions
 whose first replica it has, the share that it does not lead.
@@ -29,12 +29,7 @@ from regent.jobs.reports.balance import (
     tables,
 )
 from regent.jobs.reports.balance_verdict import balance_verdict, named_brokers
-from regent.jobs.reports.inputs import (
-    assignment_options,
-    bytes_per_broker,
-    log_directories,
-    read_inputs,
-)
+from regent.jobs.reports.inputs import assignment_options, read_inputs
 from regent.jobs.reports.measure import measure
 from regent.jobs.reports.output import Report, report_command, report_options
 from regent.jobs.reports.page import Table
@@ -43,7 +38,6 @@ _NAME: Final = "report balance"
 
 
 @assignment_options
-@click.option("--log-dirs", metavar="DIR,DIR", help="Log directories of brokers, to count bytes.")
 @number_option(
     "--threshold",
     kind=click.FloatRange(0, 100),
@@ -53,14 +47,13 @@ _NAME: Final = "report balance"
 @report_options
 def _report(job: JobSession, options: Mapping[str, Any]) -> Report:
     source, brokers = read_inputs(options, job.files)
-    sizes = bytes_per_broker(log_directories(options))
     session = job.start(is_small=source.is_small)
     frame = assignment_frame(session, source).persist()
     try:
         with progress("reading the assignment", session):
             check_assignment(frame, source)
         with progress("measuring the balance", session):
-            balance = measure(session, frame, brokers, sizes)
+            balance = measure(session, frame, brokers)
     finally:
         frame.unpersist()
     facts = _facts(balance)

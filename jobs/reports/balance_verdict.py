@@ -14,7 +14,6 @@ from regent.jobs.reports.balance import Balance, Found, Shares
 from regent.jobs.reports.page import shown
 from regent.jobs.reports.verdict import (
     CLUSTER,
-    OVERLOAD,
     SPARK,
     Problem,
     Remedy,
@@ -241,14 +240,11 @@ def _election(options: _Options) -> Remedy:
 
 
 def _uneven(balance: Balance, options: _Options) -> list[Problem]:
-    """Name the brokers with far more or fewer replicas or leaders than their share, or many bytes.
+    """Name the brokers with far more or fewer replicas or leaders than their share.
 
     Leaders are of interest where preferred leaders do not explain them.
     """
-    bytes_ = _many_bytes(balance)
-    has_sizes = bool(bytes_) and options["assignment"] == ZOOKEEPER
-    goal = f"rebalance{' --sizes cluster' if has_sizes else ''}"
-    plan = plan_remedies("To even them out", goal, options)
+    plan = plan_remedies("To even them out", "rebalance", options)
     ids, fair = balance.broker_ids, balance.fair
     range_ = number_range(round(float(np.nanmin(fair))), round(float(np.nanmax(fair))))
     share = f"the fair share of {range_} replicas"
@@ -257,7 +253,6 @@ def _uneven(balance: Balance, options: _Options) -> list[Problem]:
     return [
         *uneven(ids, balance.loads["replicas"], fair, ("holds", "hold"), share, plan),
         *_far_from_average(balance, "preferred leaders", plan),
-        *(problem._replace(remedies=plan if has_sizes else ()) for problem in bytes_),
         *_far_from_average(balance, "leaders", mend, _not_preferred(balance)),
     ]
 
@@ -270,18 +265,6 @@ def _not_preferred(balance: Balance) -> Shares:
     for places in far_from(preferred, preferred.mean()):
         fair[places] = np.nan
     return fair
-
-
-def _many_bytes(balance: Balance) -> list[Problem]:
-    """Name the brokers with many bytes; few may mean that a directory is not on this machine."""
-    bytes_, ids = balance.loads.get("bytes", np.zeros(1, np.int64)), balance.broker_ids
-    mean = float(bytes_.mean())
-    return several(
-        [f"broker {ids[b]}: {bytes_[b]:,}" for b in far_from(bytes_, mean)[0]],
-        "broker has",
-        "brokers have",
-        f"more than {OVERLOAD} times the average number of bytes, {shown(mean)}",
-    )
 
 
 def _far_from_average(

@@ -67,14 +67,12 @@ def measure(
     spark: SparkSession,
     frame: DataFrame,
     listed: Sequence[PlannedBroker] = (),
-    bytes_by_id: Mapping[int, int] | None = None,
 ) -> Balance:
     """Measure a valid ``assignment_frame``; ``listed`` brokers may hold no replica."""
-    sizes = bytes_by_id or {}
     held = _by_broker(spark, _HELD, frame)
     led = _by_broker(spark, _LED, frame)
     unknown, leaderless = (led.pop(b, {}).get("leading", 0) for b in (_UNKNOWN, NO_LEADER))
-    ids = sorted({*held, *led, *sizes, *(b.broker_id for b in listed)})
+    ids = sorted({*held, *led, *(b.broker_id for b in listed)})
 
     def column(rows: Mapping[int, Mapping[str, int]], name: str) -> Counts:
         return np.array([rows.get(b, {}).get(name, 0) for b in ids], np.int64)
@@ -88,8 +86,6 @@ def measure(
         preferred, not_led = column(led, "preferred"), column(led, "not_led")
         of_leaders = preferred, not_led, column(led, "electable"), loads["leaders"]
         leaders = Leaders(*of_leaders, leaderless, unknown)
-    if sizes:
-        loads["bytes"] = np.array([sizes.get(b, 0) for b in ids], np.int64)
     racks = _racks(ids, listed)
     in_racks = _in_racks(spark, frame, ids, racks)
     shapes = in_racks.groupBy("factor", "known", "spread", "rack").count().toArrow().to_pylist()

@@ -33,16 +33,6 @@ def assignment(tmp_path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def log_directory(path: Path, broker_id: int, segments: dict[str, int]) -> str:
-    path.mkdir(parents=True)
-    (path / "meta.properties").write_text(f"version=0\nbroker.id={broker_id}\n")
-    for name, size in segments.items():
-        segment = path / name
-        segment.parent.mkdir(exist_ok=True)
-        segment.write_bytes(bytes(size))
-    return str(path)
-
-
 def options(tmp_path: Path) -> list[str]:
     return [
         *("--assignment", str(tmp_path / "assignment.jsonl")),
@@ -57,12 +47,7 @@ def test_the_report_equals_plain_counts(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ):
-    directories = [
-        log_directory(tmp_path / "d0", 0, {"t-1/00000000000000000000.log": 100, "t-1/x.index": 9}),
-        log_directory(tmp_path / "e0", 0, {"t-2/00000000000000000000.log": 20}),
-        log_directory(tmp_path / "d4", 4, {"t-1.0123456789abcdef0123456789abcdef-delete/0.log": 7}),
-    ]
-    arguments = [*options(tmp_path), "--log-dirs", ",".join(directories), "-o", "json"]
+    arguments = [*options(tmp_path), "-o", "json"]
     assert main(arguments, spark) == 0
     [line] = capsys.readouterr().out.splitlines()
     found = json.loads(line)
@@ -78,10 +63,6 @@ def test_the_report_equals_plain_counts(
     assert found["per_broker"]["replicas"]["mean"] == pytest.approx(sum(held.values()) / 7)
     assert found["per_broker"]["leaders"]["max"] == max(led[b] for b in ids)
     assert found["per_broker"]["leaders"]["mean"] == pytest.approx((40 - led[-1]) / 7)
-    assert found["per_broker"]["bytes"] == {"min": 0, "max": 120} | {
-        "mean": pytest.approx(120 / 7),
-        "cv": pytest.approx(6**0.5),
-    }
     for rack in found["per_rack"]:
         members = [b for b in ids if RACKS.get(b) == rack["rack"]]
         assert rack["brokers"] == len(members)
@@ -117,7 +98,6 @@ def test_the_report_is_shown_as_tables_and_as_a_page(
     text = page.read_text()
     assert text.count("<figure>") == 3
     assert "Any 1 broker can fail at once without a loss." in text
-    assert "bytes" not in text  # no log directories were given
 
 
 @pytest.mark.spark
@@ -151,7 +131,6 @@ def test_the_plans_that_the_verdict_proposes_can_be_made(
     [
         (["--assignment", "/nowhere"], "/nowhere: no such file"),
         (["--brokers", "/nowhere.json"], "/nowhere.json cannot be read"),
-        (["--log-dirs", "/tmp"], "/tmp is no log directory: it has no meta.properties"),
         (["--html", "/nowhere/page.html"], "/nowhere is no directory"),
         (["--html", "/tmp"], "/tmp is a directory"),
         (["-o", "yaml"], "'yaml' is not one of 'table', 'json'"),
@@ -177,13 +156,3 @@ def test_without_files_it_is_that_of_the_running_cluster(
 ):
     assert main(["--data-dir", str(tmp_path)]) == 2
     assert "no cluster in" in capsys.readouterr().err
-
-
-def test_a_log_directory_without_a_broker_is_an_error(
-    assignment: list[dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    assert assignment
-    (tmp_path / "logs").mkdir()
-    (tmp_path / "logs" / "meta.properties").write_text("version=0\n")
-    assert main([*options(tmp_path), "--log-dirs", str(tmp_path / "logs")]) == 2
-    assert "meta.properties names no broker" in capsys.readouterr().err
