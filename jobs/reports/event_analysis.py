@@ -135,7 +135,6 @@ def analyse_events(events: DataFrame, *, top: int) -> dict[str, Any]:
     changed = [row for row in partitions if row["leader_changes"]]
     leaderless = [row for row in partitions if row["times_leaderless"]]
     flapping = [row for row in partitions if row["isr_shrinks"] or row["isr_expands"]]
-    bucket_ms = bucket_of(first_ms, last_ms)
     return {
         "events": sum(row["events"] for row in groups),
         "first_ms": first_ms,
@@ -153,31 +152,21 @@ def analyse_events(events: DataFrame, *, top: int) -> dict[str, Any]:
         "slowest_brokers": _slowest_brokers(
             groups, _counted(_BROKERS, events), happened, terms, updated
         ),
-        "busiest_minutes": _counted(
-            _IN_TIME,
-            events,
-            length=_MINUTE_MS,
-            wait="max(queue_ms) AS longest_wait_ms",
-            order=f"events DESC, start_ms LIMIT {top}",
-        ),
+        **_over_time(events, first_ms, last_ms, top),
         "slowest_events": _counted(_SLOWEST, events, top=top),
-        "bucket_ms": bucket_ms,
-        "over_time": _counted(
-            _IN_TIME,
-            events,
-            length=bucket_ms,
-            wait=f"approx_percentile(queue_ms, array{_SHARES}, 10000) AS queue_ms",
-            order="start_ms",
-        ),
     }
 
 
-def bucket_of(first_ms: int, last_ms: int) -> int:
-    """Return the length of the buckets of time, in ms."""
+def _over_time(events: DataFrame, first_ms: int, last_ms: int, top: int) -> dict[str, Any]:
+    """Return what was handled in the busiest minutes, and in buckets from the first event on."""
     bucket_ms = _LEAST_BUCKET_MS
     while last_ms // bucket_ms - first_ms // bucket_ms >= _MAX_BUCKETS:
         bucket_ms *= 2
-    return bucket_ms
+    wait, order = "max(queue_ms) AS longest_wait_ms", f"events DESC, start_ms LIMIT {top}"
+    minutes = _counted(_IN_TIME, events, length=_MINUTE_MS, wait=wait, order=order)
+    wait = f"approx_percentile(queue_ms, array{_SHARES}, 10000) AS queue_ms"
+    buckets = _counted(_IN_TIME, events, length=bucket_ms, wait=wait, order="start_ms")
+    return {"busiest_minutes": minutes, "bucket_ms": bucket_ms, "over_time": buckets}
 
 
 # --- terms ----------------------------------------------------------------------------------------
