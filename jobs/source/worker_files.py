@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import pairwise
@@ -42,15 +42,6 @@ class WorkerFiles:
     hadoop: Mapping[str, str] = field(default_factory=dict)
     jars: str = ""
 
-    @contextmanager
-    def opened(self) -> Iterator[JobFiles]:
-        """Yield the files for the block; copies are removed after it."""
-        files = JobFiles(self._session)
-        try:
-            yield files
-        finally:
-            files.close()
-
     def names(self, directory: str) -> list[str]:
         """Return what is in a directory. Raises ``OSError``, ``InputError``."""
         if not is_remote(directory):
@@ -67,7 +58,7 @@ class WorkerFiles:
         """Return whether there is a directory. Raises ``InputError``."""
         if not is_remote(location):
             return local_path(location).is_dir()
-        with self.opened() as files:
+        with closing(JobFiles(self._session)) as files:
             entry = files.entry(location)
         return entry is not None and entry.is_directory
 
@@ -80,11 +71,11 @@ class WorkerFiles:
         if not is_remote(location):
             yield local_path(location)
             return
-        with self.opened() as files:
+        with closing(JobFiles(self._session)) as files:
             yield files.copy(location)
 
     def _entries(self, directory: str) -> list[Entry]:
-        with self.opened() as files:
+        with closing(JobFiles(self._session)) as files:
             return files.entries(directory)
 
     def _session(self) -> SparkSession:
