@@ -26,6 +26,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from regent.core.errors import BadDataError, RegentError
 from regent.core.model import (
     NO_LEADER,
+    BrokerId,
     LeaderIsrAndControllerEpoch,
     ReplicaAssignment,
     TopicPartition,
@@ -174,6 +175,17 @@ def check_assignment(frame: DataFrame, source: AssignmentSource) -> None:
     twice = _partition_listed_twice(frame)
     if twice is not None:
         raise InputError(f"{where}: {twice} is listed more than once")
+
+
+def held_by_broker(frame: DataFrame) -> dict[BrokerId, tuple[int, int]]:
+    """Count the replicas and the preferred leaderships of each broker that has some."""
+    table = (
+        frame.select(F.posexplode("replicas").alias("position", "broker"))
+        .groupBy("broker")
+        .agg(F.count("*").alias("replicas"), F.count_if(F.col("position") == 0).alias("leaders"))
+        .toArrow()
+    )
+    return {row["broker"]: (row["replicas"], row["leaders"]) for row in table.to_pylist()}
 
 
 def _partition_listed_twice(frame: DataFrame) -> str | None:

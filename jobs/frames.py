@@ -8,8 +8,8 @@ others of ``RegentError``.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -28,7 +28,7 @@ from regent.jobs.files import JobFiles, check_shared, is_remote, local_path
 from regent.jobs.json_list import Given
 from regent.jobs.placement_arrays import placement_arrays
 from regent.jobs.placement_input import placement_request, read_topics
-from regent.jobs.placement_job import placement_table
+from regent.jobs.placement_job import placement_frame
 from regent.jobs.reports.event_journals import events_in, find_journals, journal_lines, parsed
 from regent.jobs.source import RegentDataSource, register
 from regent.jobs.source.options import read_options
@@ -59,7 +59,7 @@ def place(
 
     Raises ``InputError``, ``PlacementError``, and the errors of ZooKeeper.
     """
-    with _files(spark) as files:
+    with closing(JobFiles(lambda: spark)) as files:
         given = topics if isinstance(topics, str) else [_as_entry(topic) for topic in topics]
         specs, configs = read_topics(given, files)
         if configs:
@@ -73,8 +73,7 @@ def place(
         "scatter_width": scatter_width,
     }
     arrays = placement_arrays(placement_request(options, specs, found))
-    table, _ = placement_table(spark, spark.sparkContext.broadcast(arrays))
-    return table
+    return placement_frame(spark, arrays)
 
 
 def assignment(
@@ -91,7 +90,7 @@ def assignment(
     """
     if (zookeeper is None) == (path is None):
         raise InputError("name one of zookeeper=HOST:PORT and path=LOCATION")
-    with _files(spark) as files:
+    with closing(JobFiles(lambda: spark)) as files:
         address = partial(_address, zookeeper)
         source = AssignmentSource.of(path or ZOOKEEPER, address, files)
         return assignment_frame(spark, source)
@@ -116,7 +115,7 @@ def events(
         reader = spark.readStream.format(RegentDataSource.name())
         reader = reader.options(journals=_joined(places), failOnDataLoss=fail_on_data_loss)
         return events_in(parsed(reader.load()))
-    with _files(spark) as files:
+    with closing(JobFiles(lambda: spark)) as files:
         found = [journal.location for journal in find_journals(places, files)]
     return events_in(parsed(journal_lines(spark, found)))
 
@@ -149,15 +148,6 @@ def _joined(places: Sequence[str]) -> str:
             raise InputError(f"{place}: a comma is the end of a name here: rename it")
     # Absolute: workers of a session may have another current directory.
     return ",".join(p if is_remote(p) else str(local_path(p).absolute()) for p in places)
-
-
-@contextmanager
-def _files(spark: SparkSession) -> Iterator[JobFiles]:
-    files = JobFiles(lambda: spark)
-    try:
-        yield files
-    finally:
-        files.close()
 
 
 def _address(zookeeper: str | None) -> str:

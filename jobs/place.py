@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -20,20 +20,17 @@ from pyspark.sql import DataFrame, SparkSession
 
 from regent.client.cluster_connection import cluster_options
 from regent.core.errors import RegentError
+from regent.core.model import BrokerId
 from regent.core.placement.replica_placer import RANDOM, Strategy, scatter_width
+from regent.jobs.assignment_source import held_by_broker
 from regent.jobs.command import InputError, cluster_admin, print_summary, progress, run_job
 from regent.jobs.files import JobFiles, check_shared
 from regent.jobs.job_session import job_session, spark_options
 from regent.jobs.new_directory import new_directory, new_table
 from regent.jobs.options import strategy_options
-from regent.jobs.placement_arrays import Loads, PlacementArrays, placement_arrays
+from regent.jobs.placement_arrays import placement_arrays
 from regent.jobs.placement_input import PlacementOrder, read_order
-from regent.jobs.placement_job import (
-    batches_of,
-    placed_partitions,
-    placement_loads,
-    placement_table,
-)
+from regent.jobs.placement_job import placed_partitions, placement_frame
 from regent.jobs.placement_output import MAX_PARTITIONS, write_document
 from regent.jobs.tables import new_catalog_table, write_files
 from regent.jobs.topic_writer import Written, placed_topics, write_topics
@@ -101,6 +98,8 @@ Example:
 
 
 Write: TypeAlias = Callable[[DataFrame], None]
+Loads: TypeAlias = Mapping[BrokerId, tuple[int, int]]
+"""The replicas and the leaders of each broker that gets some."""
 
 
 class NoRoomError(RegentError):
@@ -217,29 +216,19 @@ def _placed(
     is_applied: bool,
 ) -> tuple[Loads, Written | None]:
     """Place, create the topics, and write a document into a folder, or a table."""
-    arrays = placement_arrays(order.request)
-    shared = session.sparkContext.broadcast(arrays)
-    loads = applied = None
-    if order.room or write is None:  # otherwise known after the only job
-        with progress(f"placing {order.partitions} partitions", session):
-            loads = placement_loads(session, shared)
+    frame = placement_frame(session, placement_arrays(order.request))
+    with progress(f"placing {order.partitions} partitions", session):
+        loads = held_by_broker(frame)
         _check_room(order, loads)
-    if is_applied:
-        applied = _apply(order, arrays)
+        is_here = is_applied or folder is not None
+        batches = frame.toArrow().to_batches() if is_here else []
+    applied = _apply(order, batches) if is_applied else None
     with progress(f"writing {order.partitions} partitions", session):
         if folder is not None:
-            write_document(_rows(arrays), folder)
+            write_document(batches, folder)
         elif write is not None:
-            table, found = placement_table(session, shared)
-            write(table)
-            loads = found.value
-    shared.destroy()
-    assert loads is not None
+            write(frame)
     return loads, applied
-
-
-def _rows(arrays: PlacementArrays) -> Iterator[pyarrow.RecordBatch]:
-    return batches_of(arrays, range(arrays.rows), lambda _: None)
 
 
 def _check_document(order: PlacementOrder) -> None:
@@ -250,17 +239,15 @@ def _check_document(order: PlacementOrder) -> None:
         )
 
 
-def _apply(order: PlacementOrder, arrays: PlacementArrays) -> Written:
+def _apply(order: PlacementOrder, batches: Sequence[pyarrow.RecordBatch]) -> Written:
     assert order.zookeeper is not None
-    topics = placed_topics(placed_partitions(_rows(arrays)), order.configs)
+    topics = placed_topics(placed_partitions(batches), order.configs)
     with cluster_admin(order.zookeeper) as admin:
         return write_topics(admin, topics, len(order.request.topics))
 
 
 def _check_room(order: PlacementOrder, loads: Loads) -> None:
-    for broker_id, replicas in zip(
-        sorted(broker.broker_id for broker in order.request.brokers), loads.replicas, strict=True
-    ):
+    for broker_id, (replicas, _) in sorted(loads.items()):
         room = order.room.get(broker_id)
         if room is not None and replicas > room:
             raise NoRoomError(
@@ -275,8 +262,8 @@ def _summary(order: PlacementOrder, loads: Loads) -> dict[str, Any]:
     summary: dict[str, Any] = {
         "job": "place",
         "topics": len(request.topics),
-        "partitions": int(loads.leaders.sum()),
-        "replicas": int(loads.replicas.sum()),
+        "partitions": order.partitions,
+        "replicas": sum(replicas for replicas, _ in loads.values()),
         "brokers": len(request.brokers),
         "strategy": request.strategy,
         "start_index": request.start_index,
@@ -286,8 +273,9 @@ def _summary(order: PlacementOrder, loads: Loads) -> dict[str, Any]:
     if request.strategy == Strategy.COPYSET:
         summary["scatter_width"] = scatter_width(request)
         summary["copyset_seed"] = request.copyset_seed
-    for name, counts in (("replicas", loads.replicas), ("leaders", loads.leaders)):
-        summary[f"{name}_per_broker"] = {"min": int(counts.min()), "max": int(counts.max())}
+    counts = [loads.get(broker.broker_id, (0, 0)) for broker in request.brokers]
+    for name, held in zip(("replicas", "leaders"), zip(*counts, strict=True), strict=True):
+        summary[f"{name}_per_broker"] = {"min": min(held), "max": max(held)}
     return summary
 
 

@@ -9,7 +9,7 @@ replicas: the rule is asked once for them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow
@@ -20,13 +20,6 @@ from regent.core.protocol.placement import PlaceTopicsRequest
 
 Positions: TypeAlias = NDArray[np.int32]
 Numbers: TypeAlias = NDArray[np.int64]
-
-
-class Loads(NamedTuple):
-    """The replicas and leaders of each broker, in the order of the broker ids."""
-
-    replicas: Numbers
-    leaders: Numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +50,7 @@ class PlacementArrays:
         """The largest replication factor."""
         return int(self.factors.max(initial=1))
 
-    def place(self, low: int, high: int) -> tuple[pyarrow.RecordBatch, Loads]:
+    def place(self, low: int, high: int) -> pyarrow.RecordBatch:
         """Place the rows from ``low`` to before ``high``: return (topic, partition, replicas)."""
         chosen = slice(
             np.searchsorted(self.begins, low, side="right") - 1, np.searchsorted(self.begins, high)
@@ -73,16 +66,13 @@ class PlacementArrays:
         )
         topics = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
         partitions = (offsets + np.repeat(self.first_partitions[chosen], sizes)).astype(np.int32)
-        rows = pyarrow.record_batch(
+        return pyarrow.record_batch(
             {
                 "topic": pyarrow.DictionaryArray.from_arrays(topics, self.topics[chosen]),
                 "partition": partitions,
                 "replicas": pyarrow.ListArray.from_arrays(bounds, self.broker_ids[positions]),
             }
         )
-        brokers = len(self.broker_ids)
-        leaders = np.bincount(positions[bounds[:-1]], minlength=brokers)
-        return rows, Loads(np.bincount(positions, minlength=brokers), leaders)
 
     def _replicas(
         self, first: Numbers, shift: Numbers, factors: Numbers

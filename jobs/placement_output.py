@@ -28,9 +28,10 @@ def write_document(batches: Iterable[pyarrow.RecordBatch], directory: Path) -> N
 def _objects(rows: pyarrow.RecordBatch) -> memoryview:
     """Return a JSON object for each row; the names of topics need no escapes."""
     topics, partitions, replicas = rows.columns
-    heads = pc.binary_join_element_wise('{"topic":"', topics.dictionary, '","partition":', "")
     lines = pc.binary_join_element_wise(
-        heads.take(topics.indices),
+        '{"topic":"',
+        topics,
+        '","partition":',
         pc.cast(partitions, pyarrow.string()),
         ',"replicas":[',
         pc.binary_join(pc.cast(replicas, pyarrow.list_(pyarrow.string())), ","),

@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from regent.core.model import BrokerId
-from regent.jobs.assignment_source import AssignmentSource, check_assignment
+from regent.jobs.assignment_source import AssignmentSource, check_assignment, held_by_broker
 from regent.jobs.brokers_file import PlannedBroker
 from regent.jobs.command import InputError
 from regent.jobs.planning.model import NO_RACK, UNLIMITED, VACANT, Brokers, Layout
@@ -107,7 +107,7 @@ def broker_loads(
     Raises ``InputError`` when the assignment is invalid: see ``check_assignment``.
     """
     check_assignment(frame, source)
-    loads = _loads(frame)
+    loads = held_by_broker(frame)
     listed = sorted(listed)
     usable = [broker.broker_id for broker in listed]
     ids = usable + sorted(loads.keys() - set(usable))
@@ -134,17 +134,6 @@ def _hosts(listed: Sequence[PlannedBroker], ids: Sequence[BrokerId]) -> Sequence
         return ()
     keys = [names.get(broker_id, broker_id) for broker_id in ids]
     return [keys.index(key) for key in keys]
-
-
-def _loads(frame: DataFrame) -> dict[BrokerId, tuple[int, int]]:
-    """Count replicas and preferred leaderships by broker."""
-    table = (
-        frame.select(F.posexplode("replicas").alias("position", "broker"))
-        .groupBy("broker")
-        .agg(F.count("*").alias("replicas"), F.count_if(F.col("position") == 0).alias("leaders"))
-        .toArrow()
-    )
-    return {row["broker"]: (row["replicas"], row["leaders"]) for row in table.to_pylist()}
 
 
 def _regex(globs: Sequence[str]) -> str:

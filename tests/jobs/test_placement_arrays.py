@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 
-import numpy as np
 import pytest
 
 from regent.core.placement.replica_placer import PlacementError, place, runs
@@ -33,7 +32,7 @@ def request(
 
 
 def placed(arrays: PlacementArrays, low: int = 0, high: int | None = None) -> list[PlacedPartition]:
-    rows = arrays.place(low, arrays.rows if high is None else high)[0].to_pylist()
+    rows = arrays.place(low, arrays.rows if high is None else high).to_pylist()
     return [PlacedPartition(r["topic"], r["partition"], tuple(r["replicas"])) for r in rows]
 
 
@@ -107,14 +106,6 @@ def test_the_largest_partition_ids_and_broker_ids_are_placed():
     for strategy in ("ring", "kafka", "copyset"):
         cases = PlaceTopicsRequest((last,), brokers, strategy, "2147483647", "batch", 0)
         assert placed(placement_arrays(cases)) == place(cases)
-
-
-def test_replicas_and_leaders_are_counted_by_broker():
-    arrays = placement_arrays(request([PlacementSpec("t", 4, 2, 0)], [None] * 3))
-    _, (replicas, leaders) = arrays.place(0, 4)
-    assert replicas.tolist() == [3, 3, 2]
-    assert leaders.tolist() == [2, 1, 1]
-    assert np.array_equal(arrays.broker_ids, [1, 4, 7])
 
 
 def test_an_empty_request_has_no_rows():
