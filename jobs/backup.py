@@ -36,7 +36,7 @@ from regent.core.errors import RegentError
 from regent.core.model import TopicPartition
 from regent.core.topic_validation import INTERNAL_TOPICS
 from regent.jobs.command import print_summary, progress, run_job
-from regent.jobs.files import check_shared
+from regent.jobs.files import check_shared, inside
 from regent.jobs.job_session import job_session, spark_options
 from regent.jobs.new_directory import check_is_new, new_table
 from regent.jobs.tables import Batches, mapped, write_files
@@ -46,7 +46,6 @@ from regent.jobs.topic_backup import (
     BackedUpTopic,
     Backup,
     chosen,
-    inside,
     write_backup,
 )
 

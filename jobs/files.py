@@ -72,6 +72,11 @@ def local_path(location: str) -> Path:
     return Path(_FILE.sub("/", location, count=1))
 
 
+def inside(directory: str, name: str) -> str:
+    """Return the location of an entry of a directory."""
+    return f"{directory.rstrip('/')}/{name}"
+
+
 def path_to_write(location: str | Path) -> str:
     """Return the form of a location for ``DataFrame.write``.
 

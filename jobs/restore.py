@@ -53,7 +53,7 @@ from regent.core.protocol.messages.produce import (
 from regent.core.setting import LONG_MAX
 from regent.jobs.backup import Settings, own_configs, said, topic_configs
 from regent.jobs.command import print_summary, progress, run_job
-from regent.jobs.files import check_shared, path_to_read
+from regent.jobs.files import check_shared, inside, path_to_read
 from regent.jobs.job_session import job_session, spark_options
 from regent.jobs.tables import Batches, mapped
 from regent.jobs.topic_backup import (
@@ -62,7 +62,6 @@ from regent.jobs.topic_backup import (
     BackedUpTopic,
     Backup,
     chosen,
-    inside,
     read_backup,
 )
 from regent.records.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD

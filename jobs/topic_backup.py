@@ -16,7 +16,7 @@ import orjson
 
 from regent.core.model import TopicPartition
 from regent.jobs.command import InputError
-from regent.jobs.files import SUCCESS, JobFiles
+from regent.jobs.files import SUCCESS, JobFiles, inside
 
 RECORDS: Final = "records"
 COLUMNS: Final = (
@@ -58,11 +58,6 @@ class Backup(NamedTuple):
 
     topics: tuple[BackedUpTopic, ...]
     groups: Mapping[str, Mapping[TopicPartition, int]]
-
-
-def inside(location: str, name: str) -> str:
-    """Return the location of something in a backup."""
-    return f"{location.rstrip('/')}/{name}"
 
 
 def write_backup(backup: Backup, location: str, files: JobFiles) -> None:

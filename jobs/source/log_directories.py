@@ -20,6 +20,7 @@ from pyspark.sql.types import StructType
 from regent.core.errors import BadDataError, StorageError
 from regent.core.model import TopicPartition
 from regent.jobs.command import InputError
+from regent.jobs.files import inside
 from regent.jobs.source.columns import (
     OffsetRange,
     Payload,
@@ -28,7 +29,6 @@ from regent.jobs.source.columns import (
 )
 from regent.jobs.source.log_segments import CommittedBatches, log_end_offset, segments_of
 from regent.jobs.source.options import OptionError, ReadOptions
-from regent.jobs.source.worker_files import inside
 from regent.records.record_batch import uncompressed
 from regent.storage.checkpoints import HIGH_WATERMARKS, LOG_START_OFFSETS, read_offsets
 from regent.storage.log.log_file import WholeBatch

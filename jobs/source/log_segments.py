@@ -10,7 +10,8 @@ from functools import cached_property
 from typing import Final, NamedTuple
 
 from regent.core.errors import BadDataError, StorageError
-from regent.jobs.source.worker_files import WorkerFiles, inside
+from regent.jobs.files import inside
+from regent.jobs.source.worker_files import WorkerFiles
 from regent.records.end_transaction_marker import marker_of
 from regent.records.record_batch import BatchHeader
 from regent.storage.log.log_file import CorruptSegmentError, LogFile, WholeBatch

@@ -87,11 +87,6 @@ class WorkerFiles:
         return cast("SparkSession", SimpleNamespace(sparkContext=context))
 
 
-def inside(directory: str, name: str) -> str:
-    """Return the location of an entry of a directory."""
-    return f"{directory.rstrip('/')}/{name}"
-
-
 class Hadoop:
     """Hadoop in a JVM of this process. It keeps the settings with which it reached a server first.
 
