@@ -31,7 +31,6 @@ class Line(NamedTuple):
     x: Sequence[float]
     y: Sequence[float]
     style: str = "-"
-    colour: str | None = None
     band: tuple[Sequence[float], Sequence[float]] | None = None
 
 
@@ -192,7 +191,7 @@ def lines(
 
     def draw(axes: Axes) -> None:
         for number, line in enumerate(series):
-            colour = line.colour or f"C{number}"
+            colour = f"C{number}"
             dots = "o" if len(line.x) <= _FEW and line.style[0] == "-" else ""
             axes.plot(
                 line.x, line.y, f"{dots}{line.style}", color=colour, markersize=4,
