@@ -12,7 +12,7 @@ import re
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
@@ -161,8 +161,11 @@ class JobFiles:
             with self._reachable(directory) as (system, path):
                 found = [_remote_entry(status) for status in system.listStatus(path)]
         else:
+            found = []
             with _readable(directory):
-                found = [_local_entry(p, directory) for p in local_path(directory).iterdir()]
+                for path in local_path(directory).iterdir():
+                    with suppress(FileNotFoundError):  # a broker that runs has removed it
+                        found.append(_local_entry(path, directory))
         return sorted(found)
 
     def head(self, entry: Entry, limit: int) -> bytes:

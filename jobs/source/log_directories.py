@@ -79,11 +79,11 @@ class LogReader(DataSourceReader):
                 raise OptionError(f"logDirs: {directory} is no directory")
             high_watermarks = self._checkpoint(directory, HIGH_WATERMARKS)
             log_starts = self._checkpoint(directory, LOG_START_OFFSETS)
-            for name in files.folders(directory):
-                partition = log_of_directory(name)
-                if partition is not None:
+            for entry in files.entries(directory):
+                partition = log_of_directory(entry.name)
+                if partition is not None and entry.is_directory:
                     offsets = high_watermarks.get(partition, -1), log_starts.get(partition, 0)
-                    log = ReplicaLog(*offsets, inside(directory, name), partition)
+                    log = ReplicaLog(*offsets, entry.location, partition)
                     logs[partition] = max(log, logs.get(partition, log))
         return logs
 

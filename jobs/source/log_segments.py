@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import Final, NamedTuple
 
 from regent.core.errors import BadDataError, StorageError
-from regent.jobs.files import inside
 from regent.jobs.source.worker_files import WorkerFiles
 from regent.records.end_transaction_marker import marker_of
 from regent.records.record_batch import BatchHeader
@@ -58,13 +57,9 @@ class SegmentFile(NamedTuple):
 
 
 def segments_of(directory: str, files: WorkerFiles) -> list[SegmentFile]:
-    """Return the segments of a log in sequence. Raises ``OSError``, ``InputError``."""
-    found = {name: base_offset_of(name) for name in files.names(directory)}
-    return [
-        SegmentFile(base, inside(directory, name), files)
-        for name, base in sorted(found.items())  # with zeros in front
-        if base is not None
-    ]
+    """Return the segments of a log in sequence. Raises ``InputError``."""
+    found = ((base_offset_of(entry.name), entry.location) for entry in files.entries(directory))
+    return [SegmentFile(base, location, files) for base, location in found if base is not None]
 
 
 def log_end_offset(segments: list[SegmentFile]) -> int:

@@ -42,22 +42,13 @@ class WorkerFiles:
     hadoop: Mapping[str, str] = field(default_factory=dict)
     jars: str = ""
 
-    def names(self, directory: str) -> list[str]:
-        """Return what is in a directory. Raises ``OSError``, ``InputError``."""
-        if not is_remote(directory):
-            return [path.name for path in local_path(directory).iterdir()]
-        return [entry.name for entry in self._entries(directory)]
-
-    def folders(self, directory: str) -> list[str]:
-        """Return the names of the directories in a directory. Raises as ``names``."""
-        if not is_remote(directory):
-            return [path.name for path in local_path(directory).iterdir() if path.is_dir()]
-        return [entry.name for entry in self._entries(directory) if entry.is_directory]
+    def entries(self, directory: str) -> list[Entry]:
+        """Return what is in a directory, sorted by name. Raises ``InputError``."""
+        with closing(JobFiles(self._session)) as files:
+            return files.entries(directory)
 
     def is_directory(self, location: str) -> bool:
         """Return whether there is a directory. Raises ``InputError``."""
-        if not is_remote(location):
-            return local_path(location).is_dir()
         with closing(JobFiles(self._session)) as files:
             entry = files.entry(location)
         return entry is not None and entry.is_directory
@@ -73,10 +64,6 @@ class WorkerFiles:
             return
         with closing(JobFiles(self._session)) as files:
             yield files.copy(location)
-
-    def _entries(self, directory: str) -> list[Entry]:
-        with closing(JobFiles(self._session)) as files:
-            return files.entries(directory)
 
     def _session(self) -> SparkSession:
         """Return what ``JobFiles`` needs of a session."""
