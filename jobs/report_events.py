@@ -105,7 +105,7 @@ def _analysed(
     ):
         lines = parsed(journal_lines(session, locations))
         if write is None:
-            lines = lines.withColumn("line", lines["line"].dropFields("changes"))
+            lines = lines.drop("changes")
         lines = lines.persist()
         try:
             unreadable = lines.where("NOT is_event").groupBy("path").count().orderBy("path")

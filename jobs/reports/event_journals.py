@@ -31,8 +31,8 @@ _DAMAGED: Final = "damaged"
 _END_OF_TIME_MS: Final = 250_000_000_000_000  # dates end with the year 9999
 _IS_EVENT: Final = " AND ".join(
     [
-        f"line.{_DAMAGED} IS NULL AND line.ts_ms >= 0 AND line.ts_ms < {_END_OF_TIME_MS}",
-        *(f"line.{column.split()[0]} IS NOT NULL" for column in _NEEDED.split(", ")),
+        f"{_DAMAGED} IS NULL AND ts_ms >= 0 AND ts_ms < {_END_OF_TIME_MS}",
+        *(f"{column.split()[0]} IS NOT NULL" for column in _NEEDED.split(", ")),
     ]
 )
 
@@ -74,13 +74,13 @@ def journal_lines(spark: SparkSession, locations: Sequence[str]) -> DataFrame:
 
 
 def parsed(lines: DataFrame) -> DataFrame:
-    """Return the other columns of ``lines``, ``is_event``, and the struct ``line``: ``value``."""
+    """Return the fields of lines, the other columns of ``lines``, and ``is_event``."""
     schema, options = f"{_LINE}, {_DAMAGED} string", {"columnNameOfCorruptRecord": _DAMAGED}
-    found = lines.where("trim(value) <> ''").withColumn(
-        "line", F.from_json("value", schema, options)
-    )
-    is_event = F.coalesce(F.expr(_IS_EVENT), F.lit(False))
-    return found.withColumn("is_event", is_event).drop("value")
+    others = [name for name in lines.columns if name != "value"]
+    # A generator: Spark would parse a line again for each field in a condition.
+    fields = F.inline(F.array(F.from_json("value", schema, options)))
+    found = lines.where("trim(value) <> ''").select(*others, fields)
+    return found.withColumn("is_event", F.coalesce(F.expr(_IS_EVENT), F.lit(False)))
 
 
 def events_in(lines: DataFrame) -> DataFrame:
@@ -88,7 +88,7 @@ def events_in(lines: DataFrame) -> DataFrame:
 
     ``change_count`` and ``named_changes``, which have a sentence, are never null.
     """
-    events = lines.where("is_event").select("line.*").drop(_DAMAGED)
+    events = lines.where("is_event").drop("path", _DAMAGED, "is_event")
     return events.withColumn("change_count", F.expr("coalesce(change_count, 0)")).withColumn(
         "named_changes", F.expr(f"least(change_count, {MAX_NAMED_CHANGES})")
     )
