@@ -134,6 +134,15 @@ def test_the_table_is_compressed_and_has_a_folder_for_each_controller_epoch(
     assert spark.read.parquet(str(table)).count() == len(events)
 
 
+@pytest.mark.spark
+def test_a_line_is_parsed_once_also_where_events_are_filtered(spark: SparkSession, tmp_path: Path):
+    write_journals(tmp_path, list(GeneratedHistory(5).events(1, 3)))
+    events = events_in(parsed(journal_lines(spark, found_in(tmp_path))))
+    wanted: Any = events.where("event_id > 1 AND handling_ms > 0").select("ts_ms", "changes")
+    plan = wanted._jdf.queryExecution().executedPlan().toString()
+    assert plan.count("from_json(") == 1
+
+
 def test_journals_are_found_in_a_cluster_a_broker_or_by_name(tmp_path: Path):
     write_journals(tmp_path, list(GeneratedHistory(5).events(2, 20)))
     first = tmp_path / "broker-0"
