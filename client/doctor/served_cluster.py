@@ -16,9 +16,11 @@ from regent.client.controller_ref import ControllerRef
 from regent.client.deletion_obstacles import deletion_obstacles
 from regent.client.live_brokers import read_live_brokers
 from regent.client.log_sizes import LogDirectorySize, LogSize, read_log_dirs
+from regent.client.missing_brokers import EndsOfBrokers, MissingBroker
 from regent.client.obstacles import move_obstacles
 from regent.client.partitions import DescribedPartition, read_partitions
 from regent.client.slow_brokers import slow_brokers
+from regent.cluster.cluster_file import BrokerEntry
 from regent.core.errors import BadDataError, Errors, RegentError
 from regent.core.model import BrokerId, BrokerRegistration, EndPoint
 from regent.core.protocol.broker import DescribeMetadataRequest, DescribeMetadataResponse
@@ -49,7 +51,8 @@ class ClockReading(NamedTuple):
 class ServedCluster:
     """Brokers, partitions and what does not get on; ``default_min_insync`` is of all topics.
 
-    ``unassigned`` are the logs that brokers serve although the partitions are assigned to others.
+    ``unassigned`` are the logs that brokers serve although the partitions are assigned to others;
+    ``missing`` are the brokers that have replicas and are not registered.
     """
 
     live: Mapping[BrokerId, BrokerRegistration] = field(default_factory=dict)
@@ -66,6 +69,7 @@ class ServedCluster:
     clocks: Mapping[BrokerId, ClockReading] = field(default_factory=dict)
     log_dirs: Mapping[BrokerId, Sequence[LogDirectorySize]] = field(default_factory=dict)
     unassigned: Mapping[BrokerId, Sequence[LogSize]] = field(default_factory=dict)
+    missing: Mapping[BrokerId, MissingBroker] = field(default_factory=dict)
 
     def min_insync(self, topic: str) -> int:
         """Return ``min.insync.replicas`` of a topic."""
@@ -74,9 +78,11 @@ class ServedCluster:
 
 
 def read_served(
-    admin: ZkAdminStore, settings: Mapping[BrokerId, Mapping[str, str]]
+    admin: ZkAdminStore,
+    settings: Mapping[BrokerId, Mapping[str, str]],
+    supervised: Mapping[BrokerId, BrokerEntry],
 ) -> ServedCluster:
-    """Read what a cluster serves. Raises ``BadDataError``."""
+    """Read what a cluster serves; ``supervised`` are its brokers here. Raises ``BadDataError``."""
     live = read_live_brokers(admin)
     names = admin.topics.read_topic_names()
     deleted = admin.topics.read_topics_being_deleted().intersection(names)
@@ -93,6 +99,8 @@ def read_served(
         old = list(threads.map(_old_transactions, endpoints))
     caches = {broker: answer[0] for broker, answer in told.items() if answer is not None}
     log_dirs = read_log_dirs(live)
+    ends = EndsOfBrokers(admin.read_ends(), supervised, answer)
+    assigned = {broker for p in found.partitions for broker in p.assignment.replicas}
     return ServedCluster(
         live,
         controller is not None,
@@ -108,6 +116,7 @@ def read_served(
         {b: row[1] for b, row in told.items() if row is not None and row[1] is not None},
         log_dirs,
         _unassigned(admin, found.partitions, log_dirs),
+        {broker: ends.of(broker) for broker in sorted(assigned - live.keys())},
     )
 
 

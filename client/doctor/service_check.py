@@ -59,13 +59,10 @@ def _controller(_: ExaminedCluster, served: ServedCluster) -> Iterator[Finding]:
         yield _problem("controller", message, f"`{program()} status` says why")
 
 
-def _missing_brokers(cluster: ExaminedCluster, served: ServedCluster) -> Iterator[Finding]:
-    held: Counter[int] = Counter(
-        broker for p in served.partitions for broker in p.assignment.replicas
-    )
-    for broker in sorted(held.keys() - served.live.keys()):
-        replicas = counted(held[broker], "partition")
-        message = f"broker {broker} is not registered, and has replicas of {replicas}"
+def _missing_brokers(_: ExaminedCluster, served: ServedCluster) -> Iterator[Finding]:
+    for broker, missing in served.missing.items():
+        held = sum(broker in p.assignment.replicas for p in served.partitions)
+        message = f"{missing.sentence()}; it has replicas of {counted(held, 'partition')}"
         remedy = f"start it, on this machine with `{program()} brokers start {broker}`; if it is"
         remedy += f" gone for good, move its replicas with `{program()} reassign`"
         yield _problem(f"broker {broker}", message, remedy)

@@ -10,6 +10,7 @@ from regent.client.doctor.examined_cluster import ExaminedCluster
 from regent.client.doctor.findings import Finding, Severity
 from regent.client.doctor.served_cluster import ClockReading, ServedCluster
 from regent.client.doctor.service_check import check_service
+from regent.client.missing_brokers import MissingBroker
 from regent.client.partitions import DescribedPartition
 from regent.core.errors import Errors
 from regent.core.model import (
@@ -59,9 +60,16 @@ def test_no_controller_is_a_problem():
 
 
 def test_a_missing_broker_and_its_partitions_are_named_with_the_command_that_starts_it():
-    served = ServedCluster(live(1), partitions=[partition(0, 1, (1,)), partition(1, -1, (2,))])
+    served = ServedCluster(
+        live(1),
+        partitions=[partition(0, 1, (1,)), partition(1, -1, (2,))],
+        missing={2: MissingBroker(2, None, "log directory /d is offline: No space left on device")},
+    )
     missing, leaderless, behind = found(served)
-    assert missing.message == "broker 2 is not registered, and has replicas of 2 partitions"
+    assert missing.message == (
+        "broker 2 not registered: log directory /d is offline: No space left on device;"
+        " it has replicas of 2 partitions"
+    )
     assert "brokers start 2`" in missing.remedy
     assert leaderless.severity is Severity.PROBLEM
     assert leaderless.sentence == "1 partition without a leader: t-1: start broker 2"
