@@ -51,9 +51,11 @@ def silence_of(
     asked = [r.info for r in list(registrations)[:_MAX_BROKERS] if r.info.control_peer is not None]
     silent = [info.broker_id for info in asked if info.broker_id not in answers]
     if silent:
-        which = f"broker {silent[0]} does" if len(silent) == 1 else f"brokers {listed(silent)} do"
+        alone = len(silent) == 1
+        which = f"broker {silent[0]} does" if alone else f"brokers {listed(silent)} do"
+        whose = "its" if alone else "their"
         yield (
-            f"{which} not answer within {_ASK_TIMEOUT_S} s: warnings of their own are missing here"
+            f"{which} not answer within {_ASK_TIMEOUT_S} s: warnings of {whose} own are missing here"
         )
 
 
