@@ -138,8 +138,9 @@ class Top:
 def top(cluster: Cluster, /, once: bool, every_s: float, output: str) -> None:
     """Watch brokers, traffic and the groups that are furthest behind, until Ctrl-C.
 
-    Rates are those between two looks, of groups those of the last ten seconds. Times are milliseconds in the last minute: how long the
-    controller waits for answers of a broker, and its slowest leader for its next fetch.
+    Rates are those between two looks, of groups those of the last ten seconds. Times are
+    milliseconds in the last minute: how long the controller waits for answers of a broker, and its
+    slowest leader for its next fetch.
     """
     screen = Top(cluster)
     screen.prepare()

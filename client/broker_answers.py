@@ -55,7 +55,8 @@ def silence_of(
         which = f"broker {silent[0]} does" if alone else f"brokers {listed(silent)} do"
         whose = "its" if alone else "their"
         yield (
-            f"{which} not answer within {_ASK_TIMEOUT_S} s: warnings of {whose} own are missing here"
+            f"{which} not answer within {_ASK_TIMEOUT_S} s: warnings of {whose} own are missing"
+            " here"
         )
 
 

@@ -65,7 +65,7 @@ def test_a_group_that_falls_behind_never_clears(clock: list[float]) -> None:
 
 
 def test_between_two_commits_a_group_is_not_said_to_stand_still(clock: list[float]) -> None:
-    """Its members read 20 records a second, commit every five seconds, and are looked at every 2."""
+    """Its members read 20 records a second and commit every five seconds."""
     positions = Positions()
     lags = GroupLags(cast("GroupAdmin", positions))
     shown = []
