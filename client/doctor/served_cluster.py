@@ -52,7 +52,8 @@ class ServedCluster:
     """Brokers, partitions and what does not get on; ``default_min_insync`` is of all topics.
 
     ``unassigned`` are the logs that brokers serve although the partitions are assigned to others;
-    ``missing`` are the brokers that have replicas and are not registered.
+    ``missing`` are the brokers that have replicas and are not registered; ``silent`` are those that
+    have not answered, each with the reason.
     """
 
     live: Mapping[BrokerId, BrokerRegistration] = field(default_factory=dict)
@@ -70,6 +71,7 @@ class ServedCluster:
     log_dirs: Mapping[BrokerId, Sequence[LogDirectorySize]] = field(default_factory=dict)
     unassigned: Mapping[BrokerId, Sequence[LogSize]] = field(default_factory=dict)
     missing: Mapping[BrokerId, MissingBroker] = field(default_factory=dict)
+    silent: Mapping[BrokerId, str] = field(default_factory=dict)
 
     def min_insync(self, topic: str) -> int:
         """Return ``min.insync.replicas`` of a topic."""
@@ -95,9 +97,10 @@ def read_served(
     ours = {b: r.info.control_peer for b, r in live.items() if r.info.control_peer is not None}
     endpoints = [e for r in live.values() if (e := SECURITY_OF_COMMAND.endpoint_of(r.info))]
     with ThreadPoolExecutor(_AT_ONCE) as threads:
-        told = dict(zip(ours, threads.map(_told_at, ours.values()), strict=True))
+        asked = dict(zip(ours, threads.map(_told_at, ours.values()), strict=True))
         old = list(threads.map(_old_transactions, endpoints))
-    caches = {broker: answer[0] for broker, answer in told.items() if answer is not None}
+    told = {broker: row for broker, row in asked.items() if not isinstance(row, str)}
+    caches = {broker: row[0] for broker, row in told.items()}
     log_dirs = read_log_dirs(live)
     ends = EndsOfBrokers(admin.read_ends(), supervised, answer)
     assigned = {broker for p in found.partitions for broker in p.assignment.replicas}
@@ -113,10 +116,11 @@ def read_served(
         move_obstacles(admin, moving) if moving else (),
         sorted({name for names_of_one in old for name in names_of_one}),
         dict(slow_brokers(live, answer, caches)),
-        {b: row[1] for b, row in told.items() if row is not None and row[1] is not None},
+        {b: row[1] for b, row in told.items() if row[1] is not None},
         log_dirs,
         _unassigned(admin, found.partitions, log_dirs),
         {broker: ends.of(broker) for broker in sorted(assigned - live.keys())},
+        {broker: row for broker, row in sorted(asked.items()) if isinstance(row, str)},
     )
 
 
@@ -132,13 +136,17 @@ def _ask_controller(admin: ZkAdminStore) -> DescribeControllerResponse | None:
     return None
 
 
-def _told_at(endpoint: str) -> tuple[DescribeMetadataResponse, ClockReading | None] | None:
-    """Return the metadata cache of a broker and its clock; None if it does not answer."""
-    with suppress(RegentError), actor_at(endpoint, client_id=_CLIENT_ID) as actor:
-        answer = ask(actor, DescribeMetadataRequest(), DescribeMetadataResponse, timeout_s=_ASK_S)
-        if answer.error_code is Errors.NONE:
-            return answer, _clock_of(actor)
-    return None
+def _told_at(endpoint: str) -> tuple[DescribeMetadataResponse, ClockReading | None] | str:
+    """Return the metadata cache of a broker and its clock, or why it does not tell them."""
+    request = DescribeMetadataRequest()
+    try:
+        with actor_at(endpoint, client_id=_CLIENT_ID) as actor:
+            answer = ask(actor, request, DescribeMetadataResponse, timeout_s=_ASK_S)
+            if answer.error_code is Errors.NONE:
+                return answer, _clock_of(actor)
+            return f"{endpoint}: {answer.error_code.name}"
+    except RegentError as error:
+        return str(error)
 
 
 def _clock_of(actor: RemoteActorRef) -> ClockReading | None:

@@ -68,6 +68,16 @@ def _missing_brokers(_: ExaminedCluster, served: ServedCluster) -> Iterator[Find
         yield _problem(f"broker {broker}", message, remedy)
 
 
+def _silent_brokers(_: ExaminedCluster, served: ServedCluster) -> Iterator[Finding]:
+    for broker, why in served.silent.items():
+        message = (
+            f"broker {broker} does not answer control requests, so its clock, its metadata and its"
+            f" own warnings are not examined: {why}"
+        )
+        remedy = f"`{program()} keys allow` on its machine lets a key in"
+        yield _warning(f"broker {broker}", message.rstrip("?"), remedy)
+
+
 def _slow_brokers(_: ExaminedCluster, served: ServedCluster) -> Iterator[Finding]:
     for broker, message in served.slow_brokers.items():
         yield _warning(f"broker {broker}", message, remedy_of_slow())
@@ -328,6 +338,7 @@ def _settings(cluster: ExaminedCluster, _: ServedCluster) -> Iterator[Finding]:
 SERVICE_CHECKS: Final[Sequence[ServiceCheck]] = (
     _controller,
     _missing_brokers,
+    _silent_brokers,
     _leaderless,
     _behind,
     _shared_hosts,

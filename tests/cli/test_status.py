@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -499,6 +500,22 @@ def test_brokers_that_do_not_answer_are_named(healthy: FakeCluster) -> None:
     assert healthy.json("status")["warnings"] == [
         "brokers 0, 1 do not answer within 0.5 s: warnings of their own are missing here"
     ]
+
+
+def test_of_a_broker_that_lets_nobody_in_it_is_asked_whether_it_allows_our_key(
+    healthy: FakeCluster,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:  # it accepts, and says nothing
+        peer = f"tcp://127.0.0.1:{closed.getsockname()[1]}"
+        healthy.add_broker(2, control_endpoint=peer)
+        warnings = healthy.json("status")["warnings"]
+
+    assert isinstance(warnings, list)
+    (silence,) = [line for line in warnings if "0.5 s" in line]
+    assert silence.startswith(
+        "broker 2 does not answer within 0.5 s: warnings of its own are missing here; no"
+        " connection: is our key allowed there?"
+    )
 
 
 def test_a_placement_service_without_an_answer_is_a_warning(

@@ -103,6 +103,14 @@ def test_two_replicas_on_one_host_are_named():
     )
 
 
+def test_a_broker_that_could_not_be_asked_is_a_warning():
+    """Else a cluster looks sound from a machine whose key one broker does not allow."""
+    finding = only(ServedCluster(live(1, 2), silent={2: "tcp://m:10092: no connection"}))
+    assert finding.severity is Severity.WARNING
+    assert finding.message.startswith("broker 2 does not answer control requests, so its clock")
+    assert finding.message.endswith(": tcp://m:10092: no connection")
+
+
 def test_a_suspect_replica_is_named():
     suspects = SuspectReplicas({TopicPartition("t", 0): LogEnd(1, 5)})
     registered = {**live(1), 2: BrokerRegistration(BrokerInfo(2, ()), 7, suspects)}
