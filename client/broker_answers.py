@@ -60,7 +60,7 @@ def silence_of(failures: Mapping[BrokerId, RegentError]) -> Iterator[str]:
     apart = [b for b, error in failures.items() if isinstance(error, PeerUnreachableError)]
     for silent, doubt in (
         ([b for b in failures if b not in apart], ""),
-        (apart, f"; no connection: {doubt_of_keys()}"),
+        (apart, f"; no connection: does it run, and {doubt_of_keys()}"),
     ):
         if silent:
             alone = len(silent) == 1

@@ -21,8 +21,8 @@ from regent.zk.codecs.broker_znodes import BrokerEnd
 _SAME_END_MS: Final = 60_000  # between what several say about one end
 _DAY_MS: Final = 86_400_000
 _UNKNOWN: Final = (
-    "it has said no reason: its process was killed or has crashed, or its machine or its network"
-    " has failed"
+    "it has said no reason: its process was killed, has crashed or stands still, or its machine or"
+    " its network has failed"
 )
 
 
@@ -63,6 +63,12 @@ class EndsOfBrokers:
         if entry is not None and killed_ms is not None:
             how = f"its process {entry.pid} {entry.ended}"
             return MissingBroker(broker_id, killed_ms, how)
+        if entry is not None:
+            how = (
+                f"its process {entry.pid} has not ended, as far as its supervisor knows: it stands"
+                " still, or does not reach ZooKeeper"
+            )
+            return MissingBroker(broker_id, seen_ms, how)
         return MissingBroker(broker_id, seen_ms, _UNKNOWN)
 
     def recent_failures(self, known: Collection[BrokerId]) -> list[MissingBroker]:
