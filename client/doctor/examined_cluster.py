@@ -225,7 +225,7 @@ def _dead_brokers(examined: ExaminedCluster) -> Iterator[Finding]:
             yield _away(name, message, f"`{program()} brokers start {broker_id}`")
         elif examined.registrations is not None and broker_id not in examined.registrations:
             message = f"{name} runs as process {entry.pid} and is not registered in ZooKeeper"
-            yield _away(name, message, "its broker.log has the reason")
+            yield _away(name, message, "its broker.log has the reason, unless it stands still")
 
 
 def _ask_brokers(examined: ExaminedCluster) -> Iterator[Finding]:

@@ -59,12 +59,16 @@ def _controller(_: ExaminedCluster, served: ServedCluster) -> Iterator[Finding]:
         yield _problem("controller", message, f"`{program()} status` says why")
 
 
-def _missing_brokers(_: ExaminedCluster, served: ServedCluster) -> Iterator[Finding]:
+def _missing_brokers(cluster: ExaminedCluster, served: ServedCluster) -> Iterator[Finding]:
     for broker, missing in served.missing.items():
         held = sum(broker in p.assignment.replicas for p in served.partitions)
         message = f"{missing.sentence()}; it has replicas of {counted(held, 'partition')}"
-        remedy = f"start it, on this machine with `{program()} brokers start {broker}`; if it is"
-        remedy += f" gone for good, move its replicas with `{program()} reassign`"
+        start = f"`{program()} brokers start {broker}`"
+        remedy = f"start it, on this machine with {start}; if it is gone for good, move its"
+        remedy += f" replicas with `{program()} reassign`"
+        if broker in cluster.local_brokers:
+            kill = f"`kill -9 $({program()} brokers pid {broker})`"
+            remedy = f"if it does not come back, end its process with {kill}, then {start}"
         yield _problem(f"broker {broker}", message, remedy)
 
 

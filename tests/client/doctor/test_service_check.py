@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +14,7 @@ from regent.client.doctor.served_cluster import ClockReading, ServedCluster
 from regent.client.doctor.service_check import check_service
 from regent.client.missing_brokers import MissingBroker
 from regent.client.partitions import DescribedPartition
+from regent.cluster.cluster_file import BrokerEntry, ClusterFile
 from regent.core.errors import Errors
 from regent.core.model import (
     BrokerInfo,
@@ -75,6 +78,20 @@ def test_a_missing_broker_and_its_partitions_are_named_with_the_command_that_sta
     assert leaderless.sentence == "1 partition without a leader: t-1: start broker 2"
     assert behind.severity is Severity.WARNING
     assert behind.sentence == "1 partition under-replicated: t-0: start broker 2"
+
+
+def test_of_a_missing_broker_whose_process_lives_here_the_process_is_ended_first(tmp_path: Path):
+    entry = BrokerEntry(2, os.getpid(), "127.0.0.1", 1, 2, 3, 4)
+    examined = ExaminedCluster(
+        file=ClusterFile(tmp_path / "cluster.json", "127.0.0.1:1", brokers={2: entry}),
+        processes={os.getpid(): "broker 2"},
+        served=ServedCluster(live(1), missing={2: MissingBroker(2, None, "it stands still")}),
+    )
+    (missing,) = check_service(examined)
+    assert missing.remedy == (
+        "if it does not come back, end its process with `kill -9 $(regent brokers pid 2)`, then"
+        " `regent brokers start 2`"
+    )
 
 
 def test_fewer_replicas_in_sync_than_required_is_a_problem():
