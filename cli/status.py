@@ -294,7 +294,9 @@ def _examine_missing(
     """Name the brokers that have replicas, or belong to the local cluster, but are not there."""
     supervised = {} if file is None else file.brokers
     registered = admin.read_brokers().keys()
-    ends = EndsOfBrokers(admin.read_ends(), supervised, described)
+    controller = admin.read_controller()
+    elected_ms = 0 if controller is None else controller.elected_ms
+    ends = EndsOfBrokers(admin.read_ends(), supervised, described, elected_ms)
     found = [ends.of(b) for b in sorted({*supervised, *assigned} - registered)]
     health.missing_brokers = [one.broker_id for one in found]
     health.missing = [asdict(one) for one in found]

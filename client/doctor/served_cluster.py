@@ -102,7 +102,8 @@ def read_served(
     told = {broker: row for broker, row in asked.items() if not isinstance(row, str)}
     caches = {broker: row[0] for broker, row in told.items()}
     log_dirs = read_log_dirs(live)
-    ends = EndsOfBrokers(admin.read_ends(), supervised, answer)
+    elected_ms = 0 if controller is None else controller.elected_ms
+    ends = EndsOfBrokers(admin.read_ends(), supervised, answer, elected_ms)
     assigned = {broker for p in found.partitions for broker in p.assignment.replicas}
     return ServedCluster(
         live,
