@@ -206,7 +206,8 @@ class Replies:
 
     def _run_arrived(self) -> None:
         self._is_woken = False  # first: a later answer wakes the loop again
-        self._sends = sends = []
+        sends: list[Callable[[], None]] = []
+        self._sends = sends
         try:
             for _ in range(len(self._arrived)):
                 self._arrived.popleft()()

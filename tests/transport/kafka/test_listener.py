@@ -553,7 +553,8 @@ def test_answers_that_another_thread_gives_together_are_sent_together(
 
         def give_together() -> None:  # while the loop waits
             with ThreadPoolExecutor(1) as executor:
-                executor.submit(lambda: [reply.give((b"!",)) for reply in together])
+                for reply in together:
+                    executor.submit(reply.give, (b"!",))
 
         loops[0].call_soon_threadsafe(give_together)
         assert [client.answer() for _ in range(3)] == [(n, b"!") for n in range(3)]
