@@ -235,11 +235,11 @@ class BrokerStorage:
     def announce_failure(self) -> None:
         """Notify the controller of a failed directory, so that it elects other leaders.
 
-        Raises ``StorageError`` instead if every directory has failed.
+        Raises ``StorageError`` with the reasons instead if every directory has failed.
         """
-        if not self.logs.live_directories:
-            failed = ", ".join(map(str, self._directories))
-            raise StorageError(f"every log directory has failed: {failed}")
+        failures = self.logs.failures
+        if len(failures) == len(self._directories):
+            raise StorageError(f"every log directory has failed: {'; '.join(failures)}")
         self._tell_notifier(DirectoryFailed())
 
     def note_that_no_log_is_lost(self, zookeeper: ZooKeeper) -> None:
@@ -257,16 +257,16 @@ class BrokerStorage:
         self._tell_notifier(SessionBegun())
 
     def warnings(self) -> Sequence[str]:
-        """Return a line for each directory that is nearly full, and one that names stray logs."""
+        """Return a line for each directory that has failed or is nearly full, and one of strays."""
         limits = self._settings.log_dir_warning_percent, self._settings.log_dir_critical_percent
         full = [line for space in self.logs.spaces if (line := space.warning(*limits))]
-        strays = self.logs.strays
+        lines, strays = [*self.logs.failures, *full], self.logs.strays
         if not strays:
-            return full
+            return lines
         named = ", ".join(map(str, strays[:_NAMED_STRAYS]))
         rest = f" and {len(strays) - _NAMED_STRAYS} more" if len(strays) > _NAMED_STRAYS else ""
         what = f"{len(strays)} stray logs, which are assigned to no replica here: {named}{rest}"
-        return [*full, f'{what}; "Stray logs" in docs/operations.md says what to do']
+        return [*lines, f'{what}; "Stray logs" in docs/operations.md says what to do']
 
     def close(self) -> None:
         """Save everything that a start without recovery needs, and unlock. Idempotent."""

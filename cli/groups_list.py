@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from time import monotonic, sleep
 from typing import Final, NamedTuple
@@ -23,6 +24,9 @@ from regent.client.cluster_connection import Cluster, pass_cluster
 from regent.core.quantities import span_text
 
 _SAMPLE_S: Final = 1.0
+_RATE_S: Final = 10.0  # most consumers commit every five seconds
+_PAIR: Final = 2
+_WITHOUT_MEMBERS: Final = ("Empty", "Dead")
 _COLUMNS: Final = ("group", "state", "lag", "read per s", "written per s", "time to clear")
 
 
@@ -32,7 +36,6 @@ class _Sample(NamedTuple):
     at_s: float
     read: int
     written: int
-    lag: int | None
 
 
 class GroupLag(NamedTuple):
@@ -49,17 +52,17 @@ class GroupLag(NamedTuple):
     def seconds_to_clear(self) -> float | None:
         """How long until it has read everything at these rates; None: never, or unknown."""
         if self.lag is None or self.read_per_s is None or self.written_per_s is None:
-            return None
+            return 0.0 if self.lag == 0 else None
         gained = self.read_per_s - self.written_per_s
         return 0.0 if not self.lag else self.lag / gained if gained > 0 else None
 
 
 class GroupLags:
-    """Looks at the lags of groups; rates are those since the look before."""
+    """Looks at the lags of groups; rates are those of the last ten seconds, if it looks so long."""
 
     def __init__(self, admin: GroupAdmin) -> None:
         self._admin = admin
-        self._before: dict[str, _Sample] = {}
+        self._samples: dict[str, deque[_Sample]] = {}
 
     def look(self, found: Sequence[ListedGroup]) -> list[GroupLag]:
         """Return the lag of each group. Raises ``GroupError``."""
@@ -71,19 +74,23 @@ class GroupLags:
             told = [(offset, end) for offset, end in known.values() if end is not None]
             lag = sum(max(end - offset, 0) for offset, end in told) if told else None
             read, written = (sum(column) for column in zip(*told, strict=True)) if told else (0, 0)
-            sample, before = _Sample(now_s, read, written, lag), self._before.get(row.group)
-            rates = _rates(before, sample)
-            self._before[row.group] = sample
+            samples = self._samples.setdefault(row.group, deque())
+            samples.append(_Sample(now_s, read, written))
+            while len(samples) > _PAIR and samples[1].at_s <= now_s - _RATE_S:
+                samples.popleft()
+            rates = _rates(samples[0], samples[-1], row.state)
             rows.append(GroupLag(*row, lag, *rates))
         return rows
 
 
-def _rates(before: _Sample | None, now: _Sample) -> tuple[float | None, float | None]:
-    if before is None or now.at_s <= before.at_s:
-        return None, None
+def _rates(before: _Sample, now: _Sample, state: str) -> tuple[float | None, float | None]:
+    """Return rates in a second. Without a commit that of members is unknown for ten seconds."""
     seconds = now.at_s - before.at_s
+    if seconds <= 0:
+        return None, None
     read, written = now.read - before.read, now.written - before.written
-    return max(read, 0) / seconds, max(written, 0) / seconds
+    is_early = read == 0 and seconds < _RATE_S and state not in _WITHOUT_MEMBERS
+    return None if is_early else max(read, 0) / seconds, max(written, 0) / seconds
 
 
 @click.command("list", epilog=examples("groups list --sort lag", "groups list --lag --watch 5"))
@@ -115,8 +122,8 @@ def list_groups(
     An empty name, and one that would be misread on its line, is printed as a JSON string.
 
     The lag of a group is the number of records that its partitions have after its committed
-    positions. The rates are those between two looks, one second apart, or as far as --watch says:
-    a group that commits every five seconds needs --watch 10.
+    positions. The rates are those of two looks, one second apart; with --watch those of the last
+    ten seconds. Most members commit every five seconds: before a commit their rate is unknown.
     """
     admin = GroupAdmin(cluster, timeout_ms)
     if not (with_lag or sort == "lag" or output == Output.WIDE):
@@ -162,9 +169,7 @@ def _cells(row: GroupLag) -> tuple[object, ...]:
 
 def time_to_clear(row: GroupLag) -> str | None:
     """Return when a group has read everything, in words; None: unknown."""
-    if row.lag is None or row.read_per_s is None:
-        return None
     seconds = row.seconds_to_clear
     if seconds is None:
-        return "never at this rate"
+        return None if row.lag is None or row.read_per_s is None else "never at this rate"
     return "now" if not row.lag else span_text(max(seconds, 1.0))

@@ -14,6 +14,7 @@ from regent.cli.watching import complete_brokers
 from regent.client.cluster_connection import Cluster, data_dir_option, local_cluster, pass_cluster
 from regent.client.wording import listed
 from regent.cluster.supervisor_socket import start_brokers
+from regent.config.command_line import program
 from regent.core.errors import RegentError
 from regent.core.model import BrokerId
 
@@ -67,7 +68,7 @@ def start(broker_ids: tuple[BrokerId, ...], data_dir: Path, output: str) -> None
     elif started:
         print_started(started)
     else:
-        note("all brokers are running")
+        note(f"the processes of all brokers run; `{program()} status` says whether they serve")
 
 
 @click.command(epilog=examples("brokers pid 2", "brokers pid controller"))

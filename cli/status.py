@@ -15,7 +15,12 @@ from regent.cli.controller import controller_json
 from regent.cli.output import Output, output_option, print_facts, print_json
 from regent.cli.placement import placement_status
 from regent.cli.watching import watch_option, watched
-from regent.client.broker_answers import ask_brokers, silence_of, warnings_of, warnings_of_kafka
+from regent.client.broker_answers import (
+    answers_and_failures,
+    silence_of,
+    warnings_of,
+    warnings_of_kafka,
+)
 from regent.client.cluster_connection import Cluster, ClusterNotFoundError, pass_cluster
 from regent.client.command_config import SECURITY_OF_COMMAND
 from regent.client.deletion_obstacles import deletion_obstacles
@@ -185,8 +190,8 @@ def _examine_cluster(
     with _bad_data_is_a_reason(health):
         registered = admin.read_brokers().values()
         live = [broker for broker in registered if isinstance(broker, BrokerRegistration)]
-        answers = ask_brokers(live)
-        health.warnings += [*silence_of(live, answers), *warnings_of(answers)]
+        answers, failures = answers_and_failures(live)
+        health.warnings += [*silence_of(failures), *warnings_of(answers)]
         health.warnings += warnings_of_kafka(row.info for row in live)
         of_live = {broker.info.broker_id: broker for broker in live}
         slow = list(slow_brokers(of_live, described, answers))
@@ -289,7 +294,9 @@ def _examine_missing(
     """Name the brokers that have replicas, or belong to the local cluster, but are not there."""
     supervised = {} if file is None else file.brokers
     registered = admin.read_brokers().keys()
-    ends = EndsOfBrokers(admin.read_ends(), supervised, described)
+    controller = admin.read_controller()
+    elected_ms = 0 if controller is None else controller.elected_ms
+    ends = EndsOfBrokers(admin.read_ends(), supervised, described, elected_ms)
     found = [ends.of(b) for b in sorted({*supervised, *assigned} - registered)]
     health.missing_brokers = [one.broker_id for one in found]
     health.missing = [asdict(one) for one in found]

@@ -73,7 +73,7 @@ class TopScreen(NamedTuple):
 
 
 class Top:
-    """Looks at a cluster; rates are those since the look before."""
+    """Looks at a cluster; rates of brokers are those since the look before."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -138,8 +138,9 @@ class Top:
 def top(cluster: Cluster, /, once: bool, every_s: float, output: str) -> None:
     """Watch brokers, traffic and the groups that are furthest behind, until Ctrl-C.
 
-    Rates are those between two looks. Times are milliseconds in the last minute: how long the
-    controller waits for answers of a broker, and its slowest leader for its next fetch.
+    Rates are those between two looks, of groups those of the last ten seconds. Times are
+    milliseconds in the last minute: how long the controller waits for answers of a broker, and its
+    slowest leader for its next fetch.
     """
     screen = Top(cluster)
     screen.prepare()
@@ -160,7 +161,10 @@ def _show(screen: TopScreen, output: str) -> None:
             ("controller", active),
             ("events queued", described and described.event_queue_size),
             ("partitions", len(screen.overview.partitions)),
-            ("left", [f"broker {row.broker_id} at {_time(row.at_ms)}" for row in left]),
+            (
+                "brokers that left",
+                [f"broker {row.broker_id} at {_time(row.at_ms)}" for row in left],
+            ),
         ]
     )
     click.echo()

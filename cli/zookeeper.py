@@ -179,7 +179,7 @@ def restore(cluster: Cluster, /, file: Path, *, dry_run: bool) -> None:
             admin.settings.write(changed)
     for path in changed:
         click.echo(path)
-    click.echo(f"{len(changed)} of {len(znodes)} {'differ' if dry_run else 'are written'}.")
+    click.echo(f"{len(changed)} of {len(znodes)} znodes {'differ' if dry_run else 'are written'}.")
 
 
 def _run(server: EmbeddedZooKeeper, data_dir: Path) -> int:

@@ -27,6 +27,13 @@ _MAX_BROKERS: Final = 200  # metrics are better for a larger cluster
 
 def ask_brokers(registrations: Collection[BrokerRegistration]) -> BrokerAnswers:
     """Return the answers by broker, without partitions; skip brokers that do not answer."""
+    return answers_and_failures(registrations)[0]
+
+
+def answers_and_failures(
+    registrations: Collection[BrokerRegistration],
+) -> tuple[BrokerAnswers, Mapping[BrokerId, RegentError]]:
+    """Return the answers by broker, without partitions, and why others do not answer."""
     from regent.transport.control.key_files import keys_of_command
     from regent.transport.control.sockets import new_context
 
@@ -38,23 +45,31 @@ def ask_brokers(registrations: Collection[BrokerRegistration]) -> BrokerAnswers:
                 for registration in list(registrations)[:_MAX_BROKERS]
                 if (endpoint := registration.info.control_peer) is not None
             ]
-            answers = [(broker_id, answer.result()) for broker_id, answer in asked]
-            return {broker_id: answer for broker_id, answer in answers if answer is not None}
+            answers = {broker_id: answer.result() for broker_id, answer in asked}
+        failures = {b: row for b, row in answers.items() if isinstance(row, RegentError)}
+        return {b: row for b, row in answers.items() if not isinstance(row, RegentError)}, failures
     finally:
         context.destroy(linger=0)
 
 
-def silence_of(
-    registrations: Collection[BrokerRegistration], answers: BrokerAnswers
-) -> Iterator[str]:
-    """Yield a line that names the brokers that were asked and have not answered, if there are."""
-    asked = [r.info for r in list(registrations)[:_MAX_BROKERS] if r.info.control_peer is not None]
-    silent = [info.broker_id for info in asked if info.broker_id not in answers]
-    if silent:
-        which = f"broker {silent[0]} does" if len(silent) == 1 else f"brokers {listed(silent)} do"
-        yield (
-            f"{which} not answer within {_ASK_TIMEOUT_S} s: warnings of their own are missing here"
-        )
+def silence_of(failures: Mapping[BrokerId, RegentError]) -> Iterator[str]:
+    """Yield lines that name the brokers that have not answered: connected ones, and others."""
+    from regent.transport.control.client import PeerUnreachableError
+    from regent.transport.control.key_files import doubt_of_keys
+
+    apart = [b for b, error in failures.items() if isinstance(error, PeerUnreachableError)]
+    for silent, doubt in (
+        ([b for b in failures if b not in apart], ""),
+        (apart, f"; no connection: does it run, and {doubt_of_keys()}"),
+    ):
+        if silent:
+            alone = len(silent) == 1
+            which = f"broker {silent[0]} does" if alone else f"brokers {listed(silent)} do"
+            whose = "its" if alone else "their"
+            yield (
+                f"{which} not answer within {_ASK_TIMEOUT_S} s: warnings of {whose} own are missing"
+                f" here{doubt}"
+            )
 
 
 def warnings_of(answers: BrokerAnswers) -> Iterator[str]:
@@ -84,12 +99,12 @@ def warnings_of_kafka(brokers: Iterable[BrokerInfo]) -> Iterator[str]:
             )
 
 
-def _ask(context: Context, endpoint: str) -> DescribeMetadataResponse | None:
+def _ask(context: Context, endpoint: str) -> DescribeMetadataResponse | RegentError:
     from regent.transport.control.remote_ref import RemoteActorRef, ask
 
     request = DescribeMetadataRequest(topics=())
     try:
         with RemoteActorRef(context, endpoint, client_id=_CLIENT_ID) as actor:
             return ask(actor, request, DescribeMetadataResponse, timeout_s=_ASK_TIMEOUT_S)
-    except RegentError:
-        return None
+    except RegentError as error:
+        return error

@@ -21,18 +21,22 @@ from regent.zk.codecs.broker_znodes import BrokerEnd
 _SAME_END_MS: Final = 60_000  # between what several say about one end
 _DAY_MS: Final = 86_400_000
 _UNKNOWN: Final = (
-    "it has said no reason: its process was killed or has crashed, or its machine or its network"
-    " has failed"
+    "it has said no reason: its process was killed, has crashed or stands still, or its machine or"
+    " its network has failed"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class MissingBroker:
-    """``since_ms``: wall clock, None: unknown. ``reason``: a sentence."""
+    """``since_ms``: wall clock, None: unknown. ``reason``: a sentence.
+
+    ``is_latest``: it may have been missing before, too.
+    """
 
     broker_id: BrokerId
     since_ms: int | None
     reason: str
+    is_latest: bool = False
 
     def sentence(self) -> str:
         """Return who is missing, since when, and why."""
@@ -40,17 +44,23 @@ class MissingBroker:
         if self.since_ms is not None:
             shown = datetime.fromtimestamp(self.since_ms / 1000, UTC).isoformat(timespec="seconds")
             gone_s = max(time.time() - self.since_ms / 1000, 0.0)
-            since = f" since {shown.replace('+00:00', 'Z')} ({span_text(gone_s)})"
+            earlier = " or earlier" if self.is_latest else ""
+            since = f" since {shown.replace('+00:00', 'Z')}{earlier} ({span_text(gone_s)})"
         return f"broker {self.broker_id} not registered{since}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
 class EndsOfBrokers:
-    """All that is known about the ends of brokers."""
+    """All that is known about the ends of brokers.
+
+    ``elected_ms``: since when there is this controller; 0: unknown. It has not seen brokers leave
+    before, for example its predecessor.
+    """
 
     noted: Mapping[BrokerId, BrokerEnd]
     supervised: Mapping[BrokerId, BrokerEntry]
     described: DescribeControllerResponse | None
+    elected_ms: int = 0
 
     def of(self, broker_id: BrokerId) -> MissingBroker:
         """Return what is known about one broker that is not registered."""
@@ -63,7 +73,16 @@ class EndsOfBrokers:
         if entry is not None and killed_ms is not None:
             how = f"its process {entry.pid} {entry.ended}"
             return MissingBroker(broker_id, killed_ms, how)
-        return MissingBroker(broker_id, seen_ms, _UNKNOWN)
+        if entry is not None:
+            how = (
+                f"its process {entry.pid} has not ended, as far as its supervisor knows: it stands"
+                " still, or does not reach ZooKeeper"
+            )
+        else:
+            how = _UNKNOWN
+        is_latest = seen_ms is None and self.elected_ms > 0
+        since_ms = self.elected_ms if is_latest else seen_ms
+        return MissingBroker(broker_id, since_ms, how, is_latest=is_latest)
 
     def recent_failures(self, known: Collection[BrokerId]) -> list[MissingBroker]:
         """Return brokers that failed in the last day, except those that are ``known``."""

@@ -82,7 +82,7 @@ class BrokerPace:
 def remedy_of_slow() -> str:
     """Return what to do about a slow broker."""
     return (
-        "look at the load, the disk and the memory of its machine;"
+        "look at the load, the disk, the memory and the network of its machine;"
         f" `{program()} brokers list -o wide` shows the others, too"
     )
 

@@ -6,6 +6,7 @@ in slices. A repeated request creates no topic twice, because the client chooses
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from regent.client.broker_request import NoAnswerError, NotConnectedError, ask_b
 from regent.config.addresses import bracketed
 from regent.config.command_line import program
 from regent.core.admin.admin_requests import done_before, is_elsewhere
+from regent.core.admin.topic_settings import DELETION_PROTECTION
 from regent.core.errors import ApiError, Errors, RegentError
 from regent.core.model import EndPoint
 from regent.core.placement.replica_placer import MAX_PARTITION, IndexScope
@@ -330,6 +332,8 @@ def _problem(result: TopicResult) -> str:
     hint = f" (see `{program()} status`)" if code is Errors.REQUEST_TIMED_OUT else ""
     if code is _STARTING:
         hint = "; --placement-timeout-ms waits longer, --no-placement-service does without"
+    if code is Errors.TOPIC_DELETION_DISABLED and DELETION_PROTECTION in (message or ""):
+        hint = f" (`{program()} topics unprotect {shlex.quote(topic_of(result))}`)"
     return "" if code is Errors.NONE else (message or f"{topic_of(result)}: {code.name}") + hint
 
 

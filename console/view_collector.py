@@ -460,7 +460,9 @@ class ViewCollector:
         absent = sorted({*supervised, *self._table.assigned} - registered.keys())
         if not absent:
             return ()
-        ends = EndsOfBrokers(source.read_ends(), supervised, self._described)
+        controller = source.read_controller()
+        elected_ms = 0 if controller is None else controller.elected_ms
+        ends = EndsOfBrokers(source.read_ends(), supervised, self._described, elected_ms)
         return tuple(ends.of(broker_id) for broker_id in absent)
 
 

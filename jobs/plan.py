@@ -69,15 +69,17 @@ def _broker_ids(_context: object, _option: object, given: str | None) -> list[Br
 _plan_options: Final = with_options(
     click.option(
         "--assignment",
-        required=True,
+        default=ZOOKEEPER,
+        show_default=True,
         metavar=f"{ZOOKEEPER}|FILE|DIR",
-        help="Where the replicas are now: a Kafka reassignment document, JSON lines or Parquet.",
+        help="Where the replicas are now: the running cluster, a Kafka reassignment document, JSON"
+        " lines or Parquet.",
     ),
     click.option(
         "--brokers",
-        required=True,
         metavar=f"{ZOOKEEPER}|FILE",
-        help='The brokers that may be used: [{"id", "rack"?, "node_host"?, "capacity"?}].',
+        help='The brokers that may be used: [{"id", "rack"?, "node_host"?, "capacity"?}].'
+        f"  [default: {ZOOKEEPER}, if --assignment is]",
     ),
     click.option("--out", metavar="DIR", help="A new directory to write to."),
     click.option(
@@ -160,10 +162,13 @@ def _run(spark: SparkSession | None, goal: Goal, name: str, options: dict[str, A
     started = time.monotonic()
     address = partial(zookeeper_address, options["zookeeper"], options["data_dir"])
     execute_at = _execute_at(options, address)
+    allowed = options["brokers"] or options["assignment"]
+    if options["brokers"] is None and options["assignment"] != ZOOKEEPER:
+        raise click.UsageError(f"which brokers may be used? Name a file, or --brokers {ZOOKEEPER}")
     with job_session(spark, options, app_name=f"regent-plan-{name}") as job:
         target = _target(options["out"], job.files, dry_run=options["dry_run"])
         source = AssignmentSource.of(options["assignment"], address, job.files)
-        brokers = read_brokers(options["brokers"], address, job.files)
+        brokers = read_brokers(allowed, address, job.files)
         goal.check([broker.broker_id for broker in brokers])
         read = {
             "goal": goal,

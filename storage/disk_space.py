@@ -7,6 +7,7 @@ use what is left.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections import deque
@@ -25,6 +26,8 @@ _REMEMBERED_S: Final = 3_600.0
 _LEAST_S: Final = 60.0  # a rate of less time says nothing
 _WEEK_S: Final = 7 * 86_400.0
 _MAX_BYTES: Final = 2**63 - 1  # of Kafka's protocol
+_READ: Final = "see docs/operations.md, A full disk"
+_log = logging.getLogger(__name__)
 
 
 class Room(NamedTuple):
@@ -60,6 +63,7 @@ class DiskSpace:
         self.clock = clock
         self._read_at = float("-inf")
         self._usable_bytes = UNKNOWN_BYTES
+        self._is_refused = False  # as the log says
         self._samples = deque[tuple[float, int]]()
 
     def room(self) -> Room:
@@ -86,8 +90,15 @@ class DiskSpace:
         if now >= self._read_at + _READ_AGAIN_S:
             self._read_at, self._usable_bytes = now, self.room().usable_bytes
         left = self._usable_bytes
-        if left == UNKNOWN_BYTES or left >= self.min_free_bytes:
-            return ""
+        has_room = left == UNKNOWN_BYTES or left >= self.min_free_bytes
+        why = "" if has_room else self._too_little(left)
+        if bool(why) != self._is_refused:
+            self._is_refused = bool(why)
+            accepted = f"accepted again: log directory {self.path} has {bytes_text(left)} left"
+            _log.warning("records of producers are %s", f"refused: {why}" if why else accepted)
+        return why
+
+    def _too_little(self, left: int) -> str:
         return (
             f"log directory {self.path} has {bytes_text(left)} left, less than"
             f" log_dir_min_free_bytes ({bytes_text(self.min_free_bytes)}); records are accepted"
@@ -97,6 +108,8 @@ class DiskSpace:
     def sample(self) -> None:
         """Remember how much is usable now; call it every ``SAMPLE_MS``."""
         now, usable = self.clock(), self.room().usable_bytes
+        if self.min_free_bytes:
+            self.why_refused()  # for the log, if no producer asks
         if usable != UNKNOWN_BYTES:
             self._samples.append((now, usable))
         while self._samples and self._samples[0][0] < now - _REMEMBERED_S:
@@ -115,14 +128,14 @@ class DiskSpace:
         room = self.room()
         refused = self.why_refused() if self.min_free_bytes else ""
         if refused:
-            return f"producers are refused: {refused}"
+            return f"producers are refused: {refused}{self._forecast(room)}; {_READ}"
         if room.used_percent < warning_percent:
             return ""
         is_critical = room.used_percent >= critical_percent
         return (
             f"log directory {self.path} is {'almost' if is_critical else 'nearly'} full:"
             f" {room.used_percent:.0f} % used, {bytes_text(room.usable_bytes)} left"
-            f"{self._forecast(room)}; see docs/operations.md, A full disk"
+            f"{self._forecast(room)}; {_READ}"
         )
 
     def _forecast(self, room: Room) -> str:

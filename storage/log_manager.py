@@ -225,9 +225,9 @@ class LogManager:
         return frozenset(d.directory.path for d in self._directories)
 
     @property
-    def live_directories(self) -> frozenset[Path]:
-        """The directories that are not offline."""
-        return frozenset(logs.directory.path for logs in self._live())
+    def failures(self) -> Sequence[str]:
+        """Why directories are offline: a line for each that is."""
+        return [logs.directory.failure for logs in self._directories if logs.is_offline]
 
     def close(self, *, is_clean: bool) -> None:
         """Flush and checkpoint everything, and unlock the directories.
@@ -584,7 +584,7 @@ class LogManager:
     def _check_any_live(self) -> None:
         if not self._live():
             self._unlock()
-            raise StorageError("; ".join(logs.directory.failure for logs in self._directories))
+            raise StorageError("; ".join(self.failures))
 
     def _unlock(self) -> None:
         for logs in self._directories:

@@ -194,7 +194,8 @@ def _read_zookeeper(cluster: Cluster, examined: ExaminedCluster) -> Iterator[Fin
 def _read_served(cluster: Cluster, examined: ExaminedCluster) -> Iterator[Finding]:
     try:
         with cluster.admin(limit_s=_TREE_LIMIT_S) as admin:
-            examined.served = read_served(admin, examined.settings)
+            supervised = {} if examined.file is None else examined.file.brokers
+            examined.served = read_served(admin, examined.settings, supervised)
     except RegentError as error:
         yield _away("zookeeper", f"{error}; not examined: partitions and topics")
 
@@ -219,11 +220,12 @@ def _dead_brokers(examined: ExaminedCluster) -> Iterator[Finding]:
     for broker_id, entry in entries.items():
         name = f"broker {broker_id}"
         if entry.pid not in examined.processes:
-            message = f"{name} does not run: its process {entry.pid} has ended"
+            how = entry.ended or "has ended"
+            message = f"{name} does not run: its process {entry.pid} {how}"
             yield _away(name, message, f"`{program()} brokers start {broker_id}`")
         elif examined.registrations is not None and broker_id not in examined.registrations:
             message = f"{name} runs as process {entry.pid} and is not registered in ZooKeeper"
-            yield _away(name, message, "its broker.log has the reason")
+            yield _away(name, message, "its broker.log has the reason, unless it stands still")
 
 
 def _ask_brokers(examined: ExaminedCluster) -> Iterator[Finding]:

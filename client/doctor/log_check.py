@@ -54,7 +54,7 @@ def _disk(broker_id: BrokerId, directory: LogDirectorySize, *, is_told: bool) ->
     """Yield a finding for a failed or full directory; ``is_told``: the broker warns if it fills."""
     where = f"log directory {directory.log_dir} of broker {broker_id}"
     if directory.is_offline:
-        remedy = "replace its disk, and restart the broker"
+        remedy = "make room on its disk, or replace it, and restart the broker"
         yield _finding(broker_id, Severity.PROBLEM, f"{where} has failed", remedy)
         return
     used = Room(directory.total_bytes, directory.free_bytes).used_percent

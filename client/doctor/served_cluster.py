@@ -16,9 +16,11 @@ from regent.client.controller_ref import ControllerRef
 from regent.client.deletion_obstacles import deletion_obstacles
 from regent.client.live_brokers import read_live_brokers
 from regent.client.log_sizes import LogDirectorySize, LogSize, read_log_dirs
+from regent.client.missing_brokers import EndsOfBrokers, MissingBroker
 from regent.client.obstacles import move_obstacles
 from regent.client.partitions import DescribedPartition, read_partitions
 from regent.client.slow_brokers import slow_brokers
+from regent.cluster.cluster_file import BrokerEntry
 from regent.core.errors import BadDataError, Errors, RegentError
 from regent.core.model import BrokerId, BrokerRegistration, EndPoint
 from regent.core.protocol.broker import DescribeMetadataRequest, DescribeMetadataResponse
@@ -49,7 +51,9 @@ class ClockReading(NamedTuple):
 class ServedCluster:
     """Brokers, partitions and what does not get on; ``default_min_insync`` is of all topics.
 
-    ``unassigned`` are the logs that brokers serve although the partitions are assigned to others.
+    ``unassigned`` are the logs that brokers serve although the partitions are assigned to others;
+    ``missing`` are the brokers that have replicas and are not registered; ``silent`` are those that
+    have not answered, each with the reason.
     """
 
     live: Mapping[BrokerId, BrokerRegistration] = field(default_factory=dict)
@@ -66,6 +70,8 @@ class ServedCluster:
     clocks: Mapping[BrokerId, ClockReading] = field(default_factory=dict)
     log_dirs: Mapping[BrokerId, Sequence[LogDirectorySize]] = field(default_factory=dict)
     unassigned: Mapping[BrokerId, Sequence[LogSize]] = field(default_factory=dict)
+    missing: Mapping[BrokerId, MissingBroker] = field(default_factory=dict)
+    silent: Mapping[BrokerId, str] = field(default_factory=dict)
 
     def min_insync(self, topic: str) -> int:
         """Return ``min.insync.replicas`` of a topic."""
@@ -74,9 +80,11 @@ class ServedCluster:
 
 
 def read_served(
-    admin: ZkAdminStore, settings: Mapping[BrokerId, Mapping[str, str]]
+    admin: ZkAdminStore,
+    settings: Mapping[BrokerId, Mapping[str, str]],
+    supervised: Mapping[BrokerId, BrokerEntry],
 ) -> ServedCluster:
-    """Read what a cluster serves. Raises ``BadDataError``."""
+    """Read what a cluster serves; ``supervised`` are its brokers here. Raises ``BadDataError``."""
     live = read_live_brokers(admin)
     names = admin.topics.read_topic_names()
     deleted = admin.topics.read_topics_being_deleted().intersection(names)
@@ -89,10 +97,14 @@ def read_served(
     ours = {b: r.info.control_peer for b, r in live.items() if r.info.control_peer is not None}
     endpoints = [e for r in live.values() if (e := SECURITY_OF_COMMAND.endpoint_of(r.info))]
     with ThreadPoolExecutor(_AT_ONCE) as threads:
-        told = dict(zip(ours, threads.map(_told_at, ours.values()), strict=True))
+        asked = dict(zip(ours, threads.map(_told_at, ours.values()), strict=True))
         old = list(threads.map(_old_transactions, endpoints))
-    caches = {broker: answer[0] for broker, answer in told.items() if answer is not None}
+    told = {broker: row for broker, row in asked.items() if not isinstance(row, str)}
+    caches = {broker: row[0] for broker, row in told.items()}
     log_dirs = read_log_dirs(live)
+    elected_ms = 0 if controller is None else controller.elected_ms
+    ends = EndsOfBrokers(admin.read_ends(), supervised, answer, elected_ms)
+    assigned = {broker for p in found.partitions for broker in p.assignment.replicas}
     return ServedCluster(
         live,
         controller is not None,
@@ -105,9 +117,11 @@ def read_served(
         move_obstacles(admin, moving) if moving else (),
         sorted({name for names_of_one in old for name in names_of_one}),
         dict(slow_brokers(live, answer, caches)),
-        {b: row[1] for b, row in told.items() if row is not None and row[1] is not None},
+        {b: row[1] for b, row in told.items() if row[1] is not None},
         log_dirs,
         _unassigned(admin, found.partitions, log_dirs),
+        {broker: ends.of(broker) for broker in sorted(assigned - live.keys())},
+        {broker: row for broker, row in sorted(asked.items()) if isinstance(row, str)},
     )
 
 
@@ -123,13 +137,17 @@ def _ask_controller(admin: ZkAdminStore) -> DescribeControllerResponse | None:
     return None
 
 
-def _told_at(endpoint: str) -> tuple[DescribeMetadataResponse, ClockReading | None] | None:
-    """Return the metadata cache of a broker and its clock; None if it does not answer."""
-    with suppress(RegentError), actor_at(endpoint, client_id=_CLIENT_ID) as actor:
-        answer = ask(actor, DescribeMetadataRequest(), DescribeMetadataResponse, timeout_s=_ASK_S)
-        if answer.error_code is Errors.NONE:
-            return answer, _clock_of(actor)
-    return None
+def _told_at(endpoint: str) -> tuple[DescribeMetadataResponse, ClockReading | None] | str:
+    """Return the metadata cache of a broker and its clock, or why it does not tell them."""
+    request = DescribeMetadataRequest()
+    try:
+        with actor_at(endpoint, client_id=_CLIENT_ID) as actor:
+            answer = ask(actor, request, DescribeMetadataResponse, timeout_s=_ASK_S)
+            if answer.error_code is Errors.NONE:
+                return answer, _clock_of(actor)
+            return f"{endpoint}: {answer.error_code.name}"
+    except RegentError as error:
+        return str(error)
 
 
 def _clock_of(actor: RemoteActorRef) -> ClockReading | None:

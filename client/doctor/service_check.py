@@ -60,15 +60,26 @@ def _controller(_: ExaminedCluster, served: ServedCluster) -> Iterator[Finding]:
 
 
 def _missing_brokers(cluster: ExaminedCluster, served: ServedCluster) -> Iterator[Finding]:
-    held: Counter[int] = Counter(
-        broker for p in served.partitions for broker in p.assignment.replicas
-    )
-    for broker in sorted(held.keys() - served.live.keys()):
-        replicas = counted(held[broker], "partition")
-        message = f"broker {broker} is not registered, and has replicas of {replicas}"
-        remedy = f"start it, on this machine with `{program()} brokers start {broker}`; if it is"
-        remedy += f" gone for good, move its replicas with `{program()} reassign`"
+    for broker, missing in served.missing.items():
+        held = sum(broker in p.assignment.replicas for p in served.partitions)
+        message = f"{missing.sentence()}; it has replicas of {counted(held, 'partition')}"
+        start = f"`{program()} brokers start {broker}`"
+        remedy = f"start it, on this machine with {start}; if it is gone for good, move its"
+        remedy += f" replicas with `{program()} reassign`"
+        if broker in cluster.local_brokers:
+            kill = f"`kill -9 $({program()} brokers pid {broker})`"
+            remedy = f"if it does not come back, end its process with {kill}, then {start}"
         yield _problem(f"broker {broker}", message, remedy)
+
+
+def _silent_brokers(_: ExaminedCluster, served: ServedCluster) -> Iterator[Finding]:
+    for broker, why in served.silent.items():
+        message = (
+            f"broker {broker} does not answer control requests, so its clock, its metadata and its"
+            f" own warnings are not examined: {why}"
+        )
+        remedy = f"`{program()} keys allow` on its machine lets a key in"
+        yield _warning(f"broker {broker}", message.rstrip("?"), remedy)
 
 
 def _slow_brokers(_: ExaminedCluster, served: ServedCluster) -> Iterator[Finding]:
@@ -331,6 +342,7 @@ def _settings(cluster: ExaminedCluster, _: ServedCluster) -> Iterator[Finding]:
 SERVICE_CHECKS: Final[Sequence[ServiceCheck]] = (
     _controller,
     _missing_brokers,
+    _silent_brokers,
     _leaderless,
     _behind,
     _shared_hosts,

@@ -218,7 +218,7 @@ def _why_not(layout: Layout, slot: Slot, takers: Sequence[int]) -> str:
     if not others:
         return (
             f"{name}: {layout.factors[row]} replicas need as many brokers, and there are no"
-            f" others than {_named(layout, replicas)}"
+            f" others than {_named(layout, replicas)} (plan replication-factor makes them fewer)"
         )
     beside = layout.hosts_beside(slot)
     if all(layout.hosts[broker] in beside for broker in others):

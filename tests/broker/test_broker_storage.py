@@ -186,6 +186,9 @@ def test_a_failed_directory_takes_only_its_replicas_offline_and_is_notified(
     assert hosted_as(Role.OFFLINE, actor_of(broker).replica_manager) == 1
     assert storage.logs.is_offline(PARTITION)
     assert not storage.logs.is_offline(OTHER)
+    (warning,) = storage.warnings()
+    assert warning.startswith(f"log directory {failed} is offline: ")
+    assert warning.endswith(": No such file or directory")
 
 
 def test_without_a_working_directory_there_is_no_notification(stage: Stage, disk: Disk) -> None:
@@ -194,7 +197,8 @@ def test_without_a_working_directory_there_is_no_notification(stage: Stage, disk
     storage.announce_failure()
     shutil.rmtree(disk.path / "log")
     storage.logs.checkpoint_log_start_offsets()
-    with pytest.raises(StorageError, match=f"every log directory has failed: {disk.path}/log"):
+    why = f"log directory {disk.path}/log is offline: {disk.path}/log/.*: No such file or directory"
+    with pytest.raises(StorageError, match=f"^every log directory has failed: {why}$"):
         storage.announce_failure()
 
 

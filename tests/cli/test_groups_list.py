@@ -58,9 +58,34 @@ def test_a_group_that_falls_behind_never_clears(clock: list[float]) -> None:
     lags = GroupLags(cast("GroupAdmin", positions))
     positions.committed_now, positions.ends = {T0: 10}, {T0: 110}
     lags.look([GROUP])
-    clock[0] += 1
+    clock[0] += 10
     positions.ends = {T0: 200}
     (row,) = lags.look([GROUP])
+    assert time_to_clear(row) == "never at this rate"
+
+
+def test_between_two_commits_a_group_is_not_said_to_stand_still(clock: list[float]) -> None:
+    """Its members read 20 records a second and commit every five seconds."""
+    positions = Positions()
+    lags = GroupLags(cast("GroupAdmin", positions))
+    shown = []
+    for second in range(0, 41, 2):
+        clock[0] = float(second)
+        positions.committed_now, positions.ends = {T0: second // 5 * 100}, {T0: 1000}
+        (row,) = lags.look([GROUP])
+        shown.append(row.read_per_s)
+    assert shown[:3] == [None, None, None], "it has not committed yet"
+    assert all(shown[3:5]), shown
+    assert set(shown[5:]) == {20.0}
+
+
+def test_a_group_without_members_stands_still_at_once(clock: list[float]) -> None:
+    positions = Positions()
+    lags = GroupLags(cast("GroupAdmin", positions))
+    positions.committed_now, positions.ends = {T0: 10}, {T0: 110}
+    lags.look([GROUP._replace(state="Empty")])
+    clock[0] += 1
+    (row,) = lags.look([GROUP._replace(state="Empty")])
     assert time_to_clear(row) == "never at this rate"
 
 

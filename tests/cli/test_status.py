@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -381,7 +382,7 @@ def test_a_broker_that_was_killed_is_missing_since_the_controller_has_seen_it_le
 
     (missing,) = status["missing"]
     assert (missing["broker_id"], missing["since_ms"]) == (7, 3_600_000)
-    assert "its process was killed or has crashed" in missing["reason"]
+    assert "its process was killed, has crashed or stands still" in missing["reason"]
 
 
 def test_the_supervisor_on_this_machine_knows_the_signal_that_ended_a_broker(
@@ -396,6 +397,17 @@ def test_the_supervisor_on_this_machine_knows_the_signal_that_ended_a_broker(
     (missing,) = reasons(healthy, "--data-dir", str(tmp_path))
 
     assert missing.endswith("its process 4712 ended by SIGKILL")
+
+
+def test_a_broker_whose_process_lives_on_this_machine_is_not_said_to_have_crashed(
+    healthy: FakeCluster, tmp_path: Path
+) -> None:
+    """It was paused for longer than its session, for example."""
+    write_cluster_file(tmp_path, brokers={2: "tcp://127.0.0.1:3"})
+
+    (missing,) = reasons(healthy, "--data-dir", str(tmp_path))
+
+    assert "its process 4712 has not ended, as far as its supervisor knows: it stands" in missing
 
 
 def test_a_broker_without_replicas_that_failed_today_is_a_warning(healthy: FakeCluster) -> None:
@@ -499,6 +511,22 @@ def test_brokers_that_do_not_answer_are_named(healthy: FakeCluster) -> None:
     assert healthy.json("status")["warnings"] == [
         "brokers 0, 1 do not answer within 0.5 s: warnings of their own are missing here"
     ]
+
+
+def test_of_a_broker_that_lets_nobody_in_it_is_asked_whether_it_allows_our_key(
+    healthy: FakeCluster,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:  # it accepts, and says nothing
+        peer = f"tcp://127.0.0.1:{closed.getsockname()[1]}"
+        healthy.add_broker(2, control_endpoint=peer)
+        warnings = healthy.json("status")["warnings"]
+
+    assert isinstance(warnings, list)
+    (silence,) = [line for line in warnings if "0.5 s" in line]
+    assert silence.startswith(
+        "broker 2 does not answer within 0.5 s: warnings of its own are missing here; no"
+        " connection: does it run, and is our key allowed there?"
+    )
 
 
 def test_a_placement_service_without_an_answer_is_a_warning(

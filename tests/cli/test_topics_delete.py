@@ -184,6 +184,7 @@ def test_a_protected_topic_is_refused_until_it_is_unprotected(two: FakeCluster) 
     assert protected.stdout == "Topic t is protected: it cannot be deleted.\n"
     assert failing(two.run(*DELETE)) == (
         "topic t is protected: set its regent.deletion.protection to false first"
+        " (`regent topics unprotect t`)"
     )
     assert MARKER not in two.writes
     assert two.run("topics", "unprotect", "t").exit_code == 0

@@ -72,7 +72,9 @@ def test_all_settings_and_acls_are_there_again_in_another_cluster(file: Path):
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     other = FakeCluster()
     try:
-        assert other.run("zookeeper", "restore", str(file)).stdout.endswith("8 of 8 are written.\n")
+        assert other.run("zookeeper", "restore", str(file)).stdout.endswith(
+            "8 of 8 znodes are written.\n"
+        )
         configs, acls = stores(other)
         assert configs.read_configs(list(CONFIGS)) == CONFIGS
         assert acls.read_all() == ACLS
@@ -91,14 +93,18 @@ def test_what_the_file_does_not_have_stays_and_what_is_there_is_not_written(
     (orders, _) = ACLS
     acls.change(orders, lambda _: frozenset({WRITE}))
     dry = cluster.run("zookeeper", "restore", "--dry-run", str(file)).stdout
-    assert dry.splitlines() == ["/config/users/alice", "/kafka-acl/Topic/orders", "2 of 8 differ."]
+    assert dry.splitlines() == [
+        "/config/users/alice",
+        "/kafka-acl/Topic/orders",
+        "2 of 8 znodes differ.",
+    ]
     cluster.run("zookeeper", "restore", str(file))
     assert configs.read_configs(["brokers/1", "users/alice"]) == {
         "brokers/1": {**CONFIGS["brokers/1"], "log.retention.bytes": "9"},
         "users/alice": CONFIGS["users/alice"],
     }
     assert acls.read_all() == ACLS
-    assert cluster.run("zookeeper", "restore", str(file)).stdout == "0 of 8 are written.\n"
+    assert cluster.run("zookeeper", "restore", str(file)).stdout == "0 of 8 znodes are written.\n"
 
 
 def test_a_file_is_not_written_over(cluster: FakeCluster, file: Path):

@@ -305,6 +305,17 @@ def test_wrong_arguments_are_one_line_and_status_2_before_spark_starts(
     assert not planner.out.exists()
 
 
+def test_the_running_cluster_is_planned_for_unless_files_are_named(
+    planner: Planner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)  # without ./data
+    assert planner.call("decommission", "--from", "3", "--dry-run") != 0
+    assert "no cluster" in planner.error
+    without_brokers = planner.files()[:2]
+    assert planner.call("decommission", *without_brokers, "--from", "3", "--dry-run") == 2
+    assert "which brokers may be used? Name a file, or --brokers zookeeper" in planner.error
+
+
 def test_goals_that_the_brokers_do_not_allow_are_refused_before_spark_starts(planner: Planner):
     assert planner.run("replication-factor", "--factor", "7") == 1
     assert "replication-factor: replication factor 7 needs as many brokers, and" in planner.error

@@ -32,8 +32,7 @@ def test_replicas_of_a_lost_broker_move_to_the_others_with_a_summary_of_one_line
         cluster.signal(LOST, signal.SIGKILL)
         eventually(lambda: cluster.broker_epoch(LOST) is None, "its registration is gone")
         where = ["--data-dir", str(data), "--out", str(out), "--execute"]
-        arguments = ["--assignment", "zookeeper", "--brokers", "zookeeper", "--sizes", "cluster"]
-        assert main(["decommission", "--from", str(LOST), *arguments, *where], spark) == 0
+        assert main(["decommission", "--from", str(LOST), "--sizes", "cluster", *where], spark) == 0
         [line] = capsys.readouterr().out.splitlines()
         topic = ZkAdminStore(cluster.zookeeper).topics.read_topics(["orders"])["orders"]
     summary = json.loads(line)

@@ -21,6 +21,7 @@ from tests.support.record_batches import values_of
 
 LOG_DIRS: Final = ("data", "more")
 BATCH: Final = 4
+ATTEMPTS: Final = 4
 RULERS: Final = ("kafka", "ours")
 
 
@@ -190,6 +191,23 @@ class MixedCluster(NamedTuple):
             return bool(rows) and all(" complete" in row for row in rows)
 
         eventually(is_done, f"{plan} is done", WAIT_S)
+
+    def begin_slow_move(
+        self, via: BrokerId, folder: Path, topic: str, *placed: Sequence[BrokerId]
+    ) -> str:
+        """Begin a move that its throttle keeps from ending; return the path of its plan.
+
+        A broker of Kafka may begin to fetch before it knows the throttle: then once more.
+        """
+        before = [self.state(TopicPartition(topic, n)).replicas for n in range(len(placed))]
+        for _ in range(ATTEMPTS):
+            plan = self.reassignment(folder, topic, *placed)
+            of_plan = ("ReassignPartitionsCommand", "--reassignment-json-file", plan)
+            self.tool(via, *of_plan, "--execute", "--throttle", "1000")
+            if "in progress" in self.tool(via, *of_plan, "--verify"):
+                return plan
+            self.reassign(via, self.reassignment(folder, topic, *before))
+        raise AssertionError(f"{ATTEMPTS} moves of {topic} ended in spite of their throttle")
 
     def delete_records(
         self, via: BrokerId, folder: Path, before: Mapping[TopicPartition, int]

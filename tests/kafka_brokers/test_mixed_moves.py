@@ -79,9 +79,8 @@ def test_a_move_goes_on_under_a_controller_of_the_other_kind(
     partitions = [TopicPartition(topic, number) for number in range(2)]
     for partition in partitions:
         mixed.produce(partition, [LARGE] * ENOUGH)
-    plan = mixed.reassignment(tmp_path, topic, (other, ours), (other, kafka))
+    plan = mixed.begin_slow_move(kafka, tmp_path, topic, (other, ours), (other, kafka))
     of_plan = ("ReassignPartitionsCommand", "--reassignment-json-file", plan)
-    mixed.tool(kafka, *of_plan, "--execute", "--throttle", "1000")
 
     mixed.let_rule(*(kind for kind in RULERS if kind != ruler))
     assert "in progress" in mixed.tool(kafka, *of_plan, "--verify")
@@ -125,8 +124,8 @@ def _cancel_a_slow_move(mixed: MixedCluster, folder: Path, partition: TopicParti
     """Move a partition to the third broker so slowly that it does not end; then cancel it."""
     _, _, kafka, ours, other = mixed
     tool = "ReassignPartitionsCommand"
-    plan = ("--reassignment-json-file", mixed.reassignment(folder, partition.topic, (other, kafka)))
-    mixed.tool(ours, tool, *plan, "--execute", "--throttle", "1000")
+    path = mixed.begin_slow_move(ours, folder, partition.topic, (other, kafka))
+    plan = ("--reassignment-json-file", path)
     listed = mixed.tool(kafka, tool, "--list")
     assert re.search(rf"{partition}: .*adding: {other}\.", listed), listed
     assert "in progress" in mixed.tool(ours, tool, *plan, "--verify")

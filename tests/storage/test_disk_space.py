@@ -59,6 +59,21 @@ def test_producers_are_refused_while_too_little_is_free_and_then_accepted_again(
     machine.end()
 
 
+def test_the_log_says_once_when_producers_are_refused_and_when_they_no_longer_are(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    disk = Disk()
+    space = disk.space()
+    space.min_free_bytes = 10 * MB
+    for second, free in enumerate((50, 9, 8, 11, 12)):
+        disk.now_s, disk.free = float(second), free * MB
+        space.sample()
+    refused, accepted = (r.getMessage() for r in caplog.records)
+    assert refused.startswith("records of producers are refused: log directory /d has 9.0 MB left,")
+    assert accepted == "records of producers are accepted again: log directory /d has 11 MB left"
+
+
 def test_coordinators_and_followers_may_use_what_is_left(tmp_path: Path) -> None:
     disk = Disk()
     disk.free = MB

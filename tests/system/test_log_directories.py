@@ -62,7 +62,9 @@ def test_a_failed_disk_costs_its_replicas_and_the_last_one_the_broker(
     cluster.create_topic_on("again", [(0, BROKER)] * 2)
     _, output = process.communicate(timeout=scaled(TIMEOUT_S))
     assert process.returncode == 1
-    assert output.splitlines()[-1].endswith(f"every log directory has failed: {one}, {two}")
+    reasons = f"every log directory has failed: log directory {one} is offline: "
+    assert reasons in output.splitlines()[-1]
+    assert f"; log directory {two} is offline: " in output.splitlines()[-1]
     eventually(
         lambda: not led_by(cluster, BROKER, "payments"),
         "other brokers lead the partitions of the last directory",

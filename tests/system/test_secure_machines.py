@@ -193,7 +193,7 @@ def consumed(settings: dict[str, str | int | float | bool], group: str, count: i
 
 
 def test_the_commands_of_the_page_make_a_secure_cluster(machines: Machines) -> None:
-    assert "0 problems, 1 warning" in machines.set_up()
+    assert "0 problems, 3 warnings" in machines.set_up()
     admin = machines.settings("admin", PASSWORD)
     client = AdminClient(admin)
     client.create_topics([NewTopic("orders", 3, 3)])["orders"].result(TIMEOUT_S)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Final, TypeVar
+from typing import Final
 
 from regent.core.errors import StorageError
 from regent.core.model import EndPoint
@@ -49,10 +49,15 @@ from regent.transport.kafka.sasl_server import (
 from regent.transport.kafka.throttle import Throttle
 from regent.transport.kafka.tls_socket import AnySocket, TlsSocket, outgoing_to
 
-T = TypeVar("T")
-
 _SIZE_BYTES: Final = 4
 _clock: Final = time.monotonic  # also the loop's
+_REASONS: Final = (
+    (UnexpectedTlsError, Closed.FAILED_AUTHENTICATION),
+    (MalformedRequestError, Closed.MALFORMED),
+    (UnsupportedRequestError, Closed.UNSUPPORTED),
+    (UnansweredRequestError, Closed.UNANSWERED),
+    (StorageError, Closed.UNREADABLE),
+)
 _RESERVED_AHEAD: Final = 2  # memory for a large request, as a multiple of what has arrived
 
 
@@ -175,11 +180,7 @@ class KafkaConnection:
     @property
     def is_idle(self) -> bool:
         """Whether the client could send a request, and does not."""
-        return self._has_sent_all and self._unmuting is None
-
-    @property
-    def _has_sent_all(self) -> bool:
-        return not self._under_way and not self._outgoing.size
+        return not self._under_way and not self._outgoing.size and self._unmuting is None
 
     def end(self) -> None:
         """Accept no more requests, and close when those in progress are answered."""
@@ -453,13 +454,21 @@ class KafkaConnection:
         later.then(lambda: self._on_given(exchange, later))
 
     def _on_given(self, exchange: Exchange, later: AwaitedReply[KafkaAnswer]) -> None:
-        """Send an answer at once: nothing else of this connection needs a turn."""
+        """Send an answer with those that came with it: nothing else here needs a turn."""
         if self._state is _CLOSED or exchange.is_done:
             return
         try:
             self._finish(exchange, exchange.take(later))
-            if exchange is not self._under_way[0]:
-                return
+        except Exception as error:  # noqa: BLE001  this connection ends, the others go on
+            self._fail(error)
+            return
+        if exchange is self._under_way[0]:
+            later.send(self._send_given)
+
+    def _send_given(self) -> None:
+        if self._state is _CLOSED:
+            return
+        try:
             self._send_answers()
         except Exception as error:  # noqa: BLE001  this connection ends, the others go on
             self._fail(error)
@@ -581,20 +590,10 @@ class KafkaConnection:
     def _fail(self, error: BaseException) -> None:
         if self._login is not None and isinstance(error, MalformedRequestError):
             self._login.break_off()
-        match error:
-            case UnexpectedTlsError():
-                self.close(Closed.FAILED_AUTHENTICATION, error)
-            case MalformedRequestError():
-                self.close(Closed.MALFORMED, error)
-            case UnsupportedRequestError():
-                self.close(Closed.UNSUPPORTED, error)
-            case LoginRefusedError():
-                self.close(error.reason, error)
-            case UnansweredRequestError():
-                self.close(Closed.UNANSWERED, error)
-            case StorageError():
-                self.close(Closed.UNREADABLE, error)
-            case ConnectionError():  # the client left without reading its answers
-                self.close()
-            case _:
-                self.close(Closed.FAILED, error)
+        if isinstance(error, ConnectionError):  # the client left without reading its answers
+            self.close()
+        elif isinstance(error, LoginRefusedError):
+            self.close(error.reason, error)
+        else:
+            reasons = (reason for kind, reason in _REASONS if isinstance(error, kind))
+            self.close(next(reasons, Closed.FAILED), error)

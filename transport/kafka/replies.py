@@ -166,6 +166,7 @@ class Replies:
         self._thread = 0
         self._arrived: deque[Callable[[], None]] = deque()
         self._is_woken = False
+        self._sends: list[Callable[[], None]] | None = None  # None: no burst is being delivered
 
     def new(self) -> AwaitedReply[Any]:
         """Return a new reply to wait for; call it on the loop's thread."""
@@ -193,10 +194,27 @@ class Replies:
             with suppress(RuntimeError):  # the loop is closed: no reply is awaited any more
                 self._loop.call_soon_threadsafe(self._run_arrived)
 
+    def send(self, call: Callable[[], None]) -> None:
+        """Run ``call`` after the answers that have arrived together; on the loop's thread.
+
+        So a connection sends those of its requests with one system call. ``call`` never raises.
+        """
+        if self._sends is None:
+            call()
+        else:
+            self._sends.append(call)
+
     def _run_arrived(self) -> None:
         self._is_woken = False  # first: a later answer wakes the loop again
-        while self._arrived:
-            self._arrived.popleft()()
+        sends: list[Callable[[], None]] = []
+        self._sends = sends
+        try:
+            for _ in range(len(self._arrived)):
+                self._arrived.popleft()()
+        finally:
+            self._sends = None
+            for send in sends:
+                send()
 
 
 class AwaitedReply(Awaitable[T]):
@@ -233,6 +251,10 @@ class AwaitedReply(Awaitable[T]):
             on_given()
         else:
             self._on_given = on_given
+
+    def send(self, call: Callable[[], None]) -> None:
+        """See ``Replies.send``."""
+        self._replies.send(call)
 
     def mapped(self, convert: Callable[[T], R]) -> AwaitedReply[R]:
         """Return the reply ``convert(answer)``: its ``outcome`` calls ``convert``, which may raise.

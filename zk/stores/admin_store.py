@@ -79,6 +79,7 @@ class ActiveController:
     """The broker in ``/controller`` and its epoch; ``broker_id`` -1: the data is not valid.
 
     ``is_of_kraft``: it is no broker, but a KRaft controller that migrates the cluster.
+    ``elected_ms``: by the clock of ZooKeeper; 0: unknown.
     """
 
     broker_id: BrokerId
@@ -86,6 +87,7 @@ class ActiveController:
     epoch_zk_version: int
     zk_version: int  # of `/controller` itself
     is_of_kraft: bool = False
+    elected_ms: int = 0
 
 
 class ZkAdminStore(ZnodeStore):
@@ -319,4 +321,5 @@ def _active_controller(node: Znode, epoch: Znode) -> ActiveController:
         epoch.stat.version,
         node.stat.version,
         is_of_kraft,
+        node.stat.ctime_ms,
     )

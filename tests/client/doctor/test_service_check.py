@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +12,9 @@ from regent.client.doctor.examined_cluster import ExaminedCluster
 from regent.client.doctor.findings import Finding, Severity
 from regent.client.doctor.served_cluster import ClockReading, ServedCluster
 from regent.client.doctor.service_check import check_service
+from regent.client.missing_brokers import MissingBroker
 from regent.client.partitions import DescribedPartition
+from regent.cluster.cluster_file import BrokerEntry, ClusterFile
 from regent.core.errors import Errors
 from regent.core.model import (
     BrokerInfo,
@@ -59,14 +63,35 @@ def test_no_controller_is_a_problem():
 
 
 def test_a_missing_broker_and_its_partitions_are_named_with_the_command_that_starts_it():
-    served = ServedCluster(live(1), partitions=[partition(0, 1, (1,)), partition(1, -1, (2,))])
+    served = ServedCluster(
+        live(1),
+        partitions=[partition(0, 1, (1,)), partition(1, -1, (2,))],
+        missing={2: MissingBroker(2, None, "log directory /d is offline: No space left on device")},
+    )
     missing, leaderless, behind = found(served)
-    assert missing.message == "broker 2 is not registered, and has replicas of 2 partitions"
+    assert missing.message == (
+        "broker 2 not registered: log directory /d is offline: No space left on device;"
+        " it has replicas of 2 partitions"
+    )
     assert "brokers start 2`" in missing.remedy
     assert leaderless.severity is Severity.PROBLEM
     assert leaderless.sentence == "1 partition without a leader: t-1: start broker 2"
     assert behind.severity is Severity.WARNING
     assert behind.sentence == "1 partition under-replicated: t-0: start broker 2"
+
+
+def test_of_a_missing_broker_whose_process_lives_here_the_process_is_ended_first(tmp_path: Path):
+    entry = BrokerEntry(2, os.getpid(), "127.0.0.1", 1, 2, 3, 4)
+    examined = ExaminedCluster(
+        file=ClusterFile(tmp_path / "cluster.json", "127.0.0.1:1", brokers={2: entry}),
+        processes={os.getpid(): "broker 2"},
+        served=ServedCluster(live(1), missing={2: MissingBroker(2, None, "it stands still")}),
+    )
+    (missing,) = check_service(examined)
+    assert missing.remedy == (
+        "if it does not come back, end its process with `kill -9 $(regent brokers pid 2)`, then"
+        " `regent brokers start 2`"
+    )
 
 
 def test_fewer_replicas_in_sync_than_required_is_a_problem():
@@ -93,6 +118,14 @@ def test_two_replicas_on_one_host_are_named():
     assert finding.message == (
         "1 partition with two replicas on one host, which are lost with it: t-2"
     )
+
+
+def test_a_broker_that_could_not_be_asked_is_a_warning():
+    """Else a cluster looks sound from a machine whose key one broker does not allow."""
+    finding = only(ServedCluster(live(1, 2), silent={2: "tcp://m:10092: no connection"}))
+    assert finding.severity is Severity.WARNING
+    assert finding.message.startswith("broker 2 does not answer control requests, so its clock")
+    assert finding.message.endswith(": tcp://m:10092: no connection")
 
 
 def test_a_suspect_replica_is_named():

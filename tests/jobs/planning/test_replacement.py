@@ -166,7 +166,9 @@ def test_an_impossible_plan_names_the_reason():
     with pytest.raises(InfeasibleError, match=r"^capacity: 2 replicas .* have room for 1$"):
         plan_decommission(full, 1)
     few = cluster_of([[1, 2]], {1: 0, 2: 0})
-    with pytest.raises(InfeasibleError, match=r"t-0: 2 replicas need as many brokers.* than 2$"):
+    with pytest.raises(
+        InfeasibleError, match=r"t-0: 2 replicas need as many brokers.* than 2 \(plan replic"
+    ):
         plan_decommission(few, 1)
     racks = cluster_of([[1, 2]], {1: 0, 2: 1, 3: 1})
     with pytest.raises(InfeasibleError, match=r"^racks: t-0 has replicas in 2 racks"):

@@ -27,6 +27,7 @@ from regent.transport.descriptors import RESERVED_DESCRIPTORS, Descriptors
 from regent.transport.kafka.acceptor import SharedLimits
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.api_versions import ClientSoftware
+from regent.transport.kafka.framing import Outgoing
 from regent.transport.kafka.limits import MAX_BYTES_WITHOUT_RECORDS, KafkaLimits
 from regent.transport.kafka.listener import KafkaListener
 from regent.transport.kafka.listener_loop import ListenerLoop
@@ -520,6 +521,46 @@ def test_an_answer_that_cannot_be_encoded_closes_its_connection_only(
         assert other.answer() == (7, b"good")
     assert listener.metrics.closed[Closed.FAILED] == 1
     assert "ZeroDivisionError" in caplog.text
+
+
+def test_answers_that_another_thread_gives_together_are_sent_together(
+    listen: Listen, monkeypatch: pytest.MonkeyPatch
+):
+    replies, waiting = Replies(), queue.Queue[AwaitedReply[KafkaAnswer]]()
+    loops: list[asyncio.AbstractEventLoop] = []
+    sent: list[int] = []
+    send = Outgoing.send
+
+    def noted(outgoing: Outgoing) -> int:
+        sent.append(outgoing.size)  # first: then the client may have the answer
+        return send(outgoing)
+
+    monkeypatch.setattr(Outgoing, "send", noted)
+
+    def handle(request: KafkaRequest) -> AwaitedReply[KafkaAnswer]:
+        loops.append(replies.loop())
+        reply = replies.new()
+        waiting.put(reply)
+        return reply
+
+    listener = listen([KafkaApi(METADATA, 0, 8, handle)])
+    with RawClient(listener) as client, RawClient(listener) as other:
+        client.send(b"".join(request_bytes(b"", number) for number in range(3)))
+        first, second, third = (waiting.get(timeout=WAIT_S) for _ in range(3))
+        other.send(request_bytes(b"", 7))
+        of_other = waiting.get(timeout=WAIT_S)
+        together = (third, first, of_other, second)
+
+        def give_together() -> None:  # while the loop waits
+            with ThreadPoolExecutor(1) as executor:
+                for reply in together:
+                    executor.submit(reply.give, (b"!",))
+
+        loops[0].call_soon_threadsafe(give_together)
+        assert [client.answer() for _ in range(3)] == [(n, b"!") for n in range(3)]
+        assert other.answer() == (7, b"!")
+    one = len(b"size") + len(b"id..") + len(b"!")
+    assert sorted(sent) == [one, 3 * one]
 
 
 def test_requests_that_fail_after_their_connection_was_closed_log_nothing(

@@ -67,6 +67,14 @@ def test_the_controller_is_read_with_its_epoch(
     assert admin.read_controller() == ActiveController(2, 7, epoch_zk_version=0, zk_version=0)
 
 
+def test_the_time_of_the_election_is_read() -> None:
+    server = FakeZooKeeperServer(now_ms=lambda: 7_000)
+    elect(server, 2, epoch=7)
+    controller = ZkAdminStore(FakeZooKeeper(server)).read_controller()
+    assert controller is not None
+    assert controller.elected_ms == 7_000
+
+
 def test_an_election_during_the_read_does_not_mix_two_controllers(
     server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, admin: ZkAdminStore
 ) -> None:
