@@ -2,8 +2,8 @@
 
 A *row* is a partition; rows are counted from 0 in the order of (topic, partition).
 ``PlacementArrays`` has some numbers for each topic, and the rule. With them a task of Spark places
-any range of rows. Rows with the same index and shift, within a cycle of the rule, have the same
-replicas: the rule is asked once for them.
+any range of rows. Where the rule is arithmetic it takes arrays. Else rows with the same index and
+shift, within a cycle of the rule, have the same replicas, and the rule is asked once for them.
 """
 
 from __future__ import annotations
@@ -86,12 +86,22 @@ class PlacementArrays:
         for factor in np.flatnonzero(np.bincount(factors)).tolist():
             rows = np.flatnonzero(factors == factor)
             places = bounds[rows][:, np.newaxis] + np.arange(factor)
-            indexes, shifts = self.rule.cycle(factor)
-            key = first[rows] % indexes * shifts + shift[rows] % shifts
-            keys, which = np.unique(key, return_inverse=True)
-            found = [self.rule.replicas(k // shifts, k % shifts, factor) for k in keys.tolist()]
-            positions[places] = np.searchsorted(self.broker_ids, found)[which]
+            positions[places] = self._positions(first[rows], shift[rows], factor)
         return bounds.astype(np.int32), positions
+
+    def _positions(self, first: Numbers, shift: Numbers, factor: int) -> Positions:
+        """Return a row of positions for each partition."""
+        found: Positions
+        columns = self.rule.indexes(first, shift, factor)
+        if columns is not None:
+            order = np.searchsorted(self.broker_ids, self.rule.brokers).astype(np.int32)
+            found = order[np.column_stack(columns)]
+            return found
+        indexes, shifts = self.rule.cycle(factor)
+        keys, which = np.unique(first % indexes * shifts + shift % shifts, return_inverse=True)
+        replicas = [self.rule.replicas(k // shifts, k % shifts, factor) for k in keys.tolist()]
+        found = np.searchsorted(self.broker_ids, replicas).astype(np.int32)[which]
+        return found
 
 
 def placement_arrays(request: PlaceTopicsRequest) -> PlacementArrays:

@@ -47,7 +47,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from fractions import Fraction
 from itertools import zip_longest
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from regent.core.errors import Errors, RegentError
 from regent.core.model import BrokerId
@@ -62,6 +62,8 @@ from regent.core.placement.copysets import (
 )
 from regent.core.placement.splitmix64 import splitmix64
 from regent.core.protocol.placement import PlacedPartition, PlacementSpec, PlaceTopicsRequest
+
+N = TypeVar("N", int, Any)  # a number, or an array of numpy
 
 RANDOM = "random"
 LEAST_LOADED = "least-loaded"
@@ -156,14 +158,27 @@ class ReplicaRule(NamedTuple):
         if self.rotas:
             rota = self.rotas[factor]
             return rota[first % len(rota)]
-        if self.is_ring and not self.hosts:
-            return place_ring(self.brokers, first, factor)
+        indexes = self.indexes(first, shift, factor)
+        if indexes is not None:
+            return tuple(self.brokers[index] for index in indexes)
         shift = 0 if self.is_ring else shift
-        if self.racks:
-            return place_rack_aware(
-                self.brokers, self.racks, first, factor, shift, self.hosts, self.rack_count
-            )
-        return place_shifted(self.brokers, first, factor, shift)
+        return place_rack_aware(
+            self.brokers, self.racks, first, factor, shift, self.hosts, self.rack_count
+        )
+
+    def indexes(self, first: N, shift: N, factor: int) -> list[N] | None:
+        """Return where in ``brokers`` the replicas are; None if that is not only arithmetic.
+
+        ``first`` and ``shift`` are of one partition, or arrays of numpy, of many.
+        """
+        if self.rotas or self.racks:
+            return None
+        n = len(self.brokers)
+        return (
+            ring_indexes(n, first, factor)
+            if self.is_ring
+            else kafka_indexes(n, first, factor, shift)
+        )
 
     def cycle(self, factor: int) -> tuple[int, int]:
         """Return after how many indexes, and after how many shifts, the replicas are the same."""
@@ -187,16 +202,17 @@ def _partitions(
 
 def place_ring(brokers: Sequence[BrokerId], first: int, factor: int) -> tuple[BrokerId, ...]:
     """Return ``factor`` neighbours on the ring, beginning at index ``first``."""
-    return tuple(brokers[(first + j) % len(brokers)] for j in range(factor))
+    return tuple(brokers[index] for index in ring_indexes(len(brokers), first, factor))
 
 
-def place_shifted(
-    brokers: Sequence[BrokerId], first: int, factor: int, shift: int
-) -> tuple[BrokerId, ...]:
-    """Return the broker at index ``first``, and followers from distance ``shift`` + 1 on."""
-    n = len(brokers)
-    followers = (brokers[_follower_index(n, first, shift + j)] for j in range(factor - 1))
-    return (brokers[first % n], *followers)
+def ring_indexes(n: int, first: N, factor: int) -> list[N]:
+    """Return ``factor`` neighbours on the ring of ``n`` brokers, beginning at ``first``."""
+    return [(first + j) % n for j in range(factor)]
+
+
+def kafka_indexes(n: int, first: N, factor: int, shift: N) -> list[N]:
+    """Return ``first``, and followers from distance ``shift`` + 1 on."""
+    return [first % n, *(_follower_index(n, first, shift + j) for j in range(factor - 1))]
 
 
 def place_rack_aware(
@@ -231,7 +247,7 @@ def place_rack_aware(
     return tuple(replicas)
 
 
-def _follower_index(n: int, first: int, distance: int) -> int:
+def _follower_index(n: int, first: N, distance: N) -> N:
     return (first + 1 + distance % (n - 1)) % n
 
 
