@@ -84,11 +84,6 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     return to_arrow_schema(schema, timezone="UTC")
 
 
-def columns_schema(*names: str) -> pa.Schema:
-    """Return the Arrow schema of the columns with these names."""
-    return arrow_schema(StructType([_WITH_HEADERS[name] for name in names]))
-
-
 # --- decoding -------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,6 @@ from regent.jobs.source.columns import (
     OffsetRange,
     Payload,
     arrow_schema,
-    columns_schema,
     decode,
     record_schema,
 )
@@ -29,6 +28,10 @@ APPEND_TIME = 0x08
 def payload(batch: bytes) -> Payload:
     header = read_header(batch)
     return header, uncompressed(header, memoryview(batch))
+
+
+def columns(*names: str) -> pa.Schema:
+    return pa.schema([SCHEMA.field(name) for name in names])
 
 
 def rows(table: pa.RecordBatch) -> list[dict[str, Any]]:
@@ -82,7 +85,7 @@ def test_compressed_records_are_decoded(name: str):
 def test_the_append_time_is_the_same_for_the_whole_batch():
     records = [LogRecord(5, 1_000), LogRecord(6, 9_000), LogRecord(7, 3_000)]
     created, appended = encoded(records), with_attributes(encoded(records), APPEND_TIME)
-    schema = columns_schema("timestamp", "timestampType")
+    schema = columns("timestamp", "timestampType")
     found = decode([payload(created), payload(appended)], EVERYTHING, schema)
     times = found["timestamp"].cast(pa.int64()).to_pylist()
     assert times == [1_000_000, 9_000_000, 3_000_000, *[9_000_000] * 3]
@@ -92,7 +95,7 @@ def test_the_append_time_is_the_same_for_the_whole_batch():
 def test_only_the_range_and_the_columns_that_are_asked_for_are_returned():
     records = [LogRecord(offset, 0, value=b"%d" % offset) for offset in (10, 11, 14, 15, 20)]
     found = decode(
-        [payload(encoded(records))], OffsetRange(PARTITION, 11, 20, "log"), columns_schema("value")
+        [payload(encoded(records))], OffsetRange(PARTITION, 11, 20, "log"), columns("value")
     )
     assert found.to_pydict() == {"value": [b"11", b"14", b"15"]}
 
@@ -100,7 +103,7 @@ def test_only_the_range_and_the_columns_that_are_asked_for_are_returned():
 def test_a_batch_that_compaction_emptied_has_no_records():
     empty = batch_by_the_book(base_offset=4)
     full = encoded([LogRecord(9, 0, value=b"x")])
-    found = decode([payload(empty), payload(full)], EVERYTHING, columns_schema("offset", "value"))
+    found = decode([payload(empty), payload(full)], EVERYTHING, columns("offset", "value"))
     assert found.to_pylist() == [{"offset": 9, "value": b"x"}]
     assert decode([payload(empty)], EVERYTHING, SCHEMA).num_rows == 0
 
