@@ -377,6 +377,8 @@ def test_a_topic_is_created_grown_configured_protected_and_deleted(topics: FakeC
     ("operation", "fields", "problem"),
     [
         ("create-topic", {}, "Give a name"),
+        ("undelete-topic", {}, "Give a name"),
+        ("undelete-topic", {"name": "t"}, "cannot come back"),
         ("create-topic", {"name": "t", "partitions": "0"}, "no number of partitions"),
         ("create-topic", {"name": "t", "settings": "retention"}, "is not NAME=VALUE"),
         ("grow-topic", {"target": TOPIC, "partitions": "many"}, "no number of partitions"),

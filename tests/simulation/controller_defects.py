@@ -412,9 +412,9 @@ def dropped_events_without_a_new_term() -> Any:
 
 
 SEARCH_FROM: dict[Callable[[], Any], int] = {
-    epoch_read_after_waking: 76,
+    epoch_read_after_waking: 105,
     proposals_of_any_version: 2,
-    any_replica_may_join_the_isr: 36,
+    any_replica_may_join_the_isr: 85,
     final_replica_set_written_first: 1,
     failed_deletions_count_as_done: 106,
     watches_armed_after_the_read: 1696,

@@ -101,10 +101,15 @@ class Disk(MemoryLogs):
         return log
 
     def get_or_create(
-        self, topic_partition: TopicPartition, topic_id: TopicId | None, *, is_new: bool
+        self,
+        topic_partition: TopicPartition,
+        topic_id: TopicId | None,
+        *,
+        is_new: bool,
+        is_in_sync: bool = False,
     ) -> MemoryLog:
         """Return a log, which is in use from now on."""
-        log = super().get_or_create(topic_partition, topic_id, is_new=is_new)
+        log = super().get_or_create(topic_partition, topic_id, is_new=is_new, is_in_sync=is_in_sync)
         self._superseded.discard(log)
         return log
 
@@ -250,6 +255,7 @@ class Disk(MemoryLogs):
 
         The broker knows after its start that the machine lost power.
         """
+        self.deleted.purge()
         for name in self.hosted():
             self.suspect.add(name)
             log, count = self.log(name), lost_batches()

@@ -91,6 +91,7 @@ from tests.simulation.tampering import Tampering
 from tests.simulation.tokens import TokenClients, assert_tokens_converged, has_tokens
 from tests.simulation.transaction_server import TransactionWorld
 from tests.simulation.transactions import Transactions, positions_world, transaction_world
+from tests.simulation.undeletions import Undeletions
 from tests.support.fake_zookeeper import Call, Hook, Moment
 
 READS = ("get", "get_many", "children", "children_many")
@@ -170,6 +171,7 @@ class Simulation:
         self._bounds = Bounds(self.cluster, self.invariants.history)
         self._poison = Poison(self.cluster, seed, self.invariants.history, self._note)
         self._forged_orders = ForgedOrders(self.cluster, seed, self._note)
+        self._undeletions = Undeletions(self.cluster, seed, self._note)
         self._addresses = Addresses(self.cluster, seed, self.situations, self._note)
         self.cluster.before_rest = self._before_rest
         self._configurations = Configurations(self.cluster, BROKERS, seed, self._note)
@@ -347,6 +349,7 @@ class Simulation:
     def _before_rest(self) -> None:
         """Let time-dependent events happen that go on without faults."""
         self._bounds.look()
+        self._undeletions.act_at_rest()
         self._kinds.rest()
         self.cluster.zookeeper.catch_up()
         if not self._kinds.is_on:
@@ -369,6 +372,7 @@ class Simulation:
             self._tampering.act()
         if self._faults_are_on and not self._tampering.is_replaced and not is_with_kafka:
             self._denials.act()
+        self._undeletions.act()
         self._ensemble.act()
         for application in self._applications if self._faults_are_on else ():
             application.act_at_times()

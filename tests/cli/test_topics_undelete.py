@@ -1,0 +1,125 @@
+"""``topics undelete``."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from regent.client.undeletion import moment_text
+from regent.core.errors import Errors
+from regent.core.model import ReplicaAssignment
+from regent.core.ports import DeletedPartition, DeletedTopic
+from regent.core.protocol.broker import HoldDeletedLogsRequest, HoldDeletedLogsResponse
+from regent.core.protocol.controller import HeldLogs, UndeleteTopicRequest, UndeleteTopicResponse
+from regent.transport.control.codec import Request
+from regent.zk.znodes import DeletedTopicZNode
+from tests.support.fake_cluster import FakeCluster, failing
+from tests.support.world import T0, topic_id
+
+ID = topic_id(5)
+PATH = DeletedTopicZNode.path(ID)
+UNDELETE = ("topics", "undelete", "t")
+
+
+@pytest.fixture
+def deleted(cluster: FakeCluster) -> DeletedTopic:
+    """Topic t on brokers 0, 1 and 2 was deleted just now; 2 is not registered any more."""
+    cluster.with_brokers(2)
+    now_ms = time.time_ns() // 1_000_000
+    row = DeletedPartition((0, 1, 2), (0, 1), 3)
+    topic = DeletedTopic("t", ID, now_ms, now_ms + 60_000, {0: row}, {})
+    cluster.put(PATH, DeletedTopicZNode.encode(topic))
+    cluster.answers[HoldDeletedLogsRequest] = hold
+    return topic
+
+
+def hold(request: Request) -> HoldDeletedLogsResponse:
+    assert isinstance(request, HoldDeletedLogsRequest)
+    return HoldDeletedLogsResponse(Errors.NONE, 0, 9, request.partitions)
+
+
+def asked(cluster: FakeCluster) -> list[Request]:
+    return [
+        request
+        for request in cluster.received
+        if isinstance(request, HoldDeletedLogsRequest | UndeleteTopicRequest)
+    ]
+
+
+def test_brokers_hold_their_logs_before_the_controller_is_asked(
+    cluster: FakeCluster, deleted: DeletedTopic
+) -> None:
+    def bring_back(_: Request) -> UndeleteTopicResponse:
+        cluster.put_topic("t", {0: ReplicaAssignment((0, 1, 2))}, ID)
+        cluster.put_state(T0, 0, (0, 1))
+        return UndeleteTopicResponse(Errors.NONE)
+
+    cluster.answers[UndeleteTopicRequest] = bring_back
+
+    result = cluster.run(*UNDELETE)
+
+    assert (result.exit_code, result.stdout) == (0, "Topic t is back (1 partition).\n")
+    holding = HoldDeletedLogsRequest("t", ID, (0,))
+    node = cluster.zookeeper.snapshot()[PATH]
+    held = (HeldLogs(0, 9, (0,)), HeldLogs(1, 9, (0,)))
+    assert asked(cluster) == [
+        holding,
+        holding,
+        UndeleteTopicRequest("t", ID, node.stat.mzxid, held),
+    ]
+
+
+def test_a_refusal_names_the_brokers_that_cannot_be_asked(
+    cluster: FakeCluster, deleted: DeletedTopic
+) -> None:
+    cluster.answers[UndeleteTopicRequest] = lambda _: UndeleteTopicResponse(
+        Errors.NONE, "no records"
+    )
+
+    result = cluster.run(*UNDELETE)
+
+    assert result.exit_code == 1
+    first, second = result.stderr.splitlines()
+    assert first.endswith("no records")
+    assert "broker 2 cannot be asked for its records: " in second
+
+
+def test_the_command_can_be_repeated_when_the_answer_is_lost(
+    cluster: FakeCluster, deleted: DeletedTopic
+) -> None:
+    cluster.answers[UndeleteTopicRequest] = lambda _: Errors.NOT_CONTROLLER
+
+    error = failing(cluster.run(*UNDELETE, "--timeout-ms", "100"))
+
+    assert error.startswith("topic t may be back or not: ")
+    assert error.endswith("; repeat the command")
+
+
+def test_the_topics_that_can_come_back_are_listed(
+    cluster: FakeCluster, deleted: DeletedTopic
+) -> None:
+    row = {
+        "topic": "t",
+        "topic_id": ID,
+        "partitions": 1,
+        "deleted_ms": deleted.deleted_ms,
+        "until_ms": deleted.until_ms,
+    }
+    assert cluster.json("topics", "undelete") == [row]
+    _, line = cluster.run("topics", "undelete").stdout.splitlines()
+    assert line.split() == ["t", ID, "1", *map(moment_text, (deleted.deleted_ms, deleted.until_ms))]
+
+
+def test_a_topic_that_was_not_deleted_cannot_come_back(cluster: FakeCluster) -> None:
+    cluster.with_brokers(1)
+    assert cluster.json("topics", "undelete") == []
+    assert failing(cluster.run(*UNDELETE)).startswith(
+        "topic t cannot come back: no deletion of it is remembered; "
+    )
+    cluster.put_topic("t", {0: ReplicaAssignment((0,))})
+    assert failing(cluster.run(*UNDELETE)) == (
+        "topic t exists: delete it before the deleted one can come back"
+    )
+    cluster.put("/admin/delete_topics/t")
+    assert failing(cluster.run(*UNDELETE)) == "topic t is being deleted: wait until that is done"
