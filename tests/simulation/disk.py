@@ -143,6 +143,7 @@ class Disk(MemoryLogs):
         lost = self.fragile(directory)
         for name in lost:
             self.observer.on_lost(self.broker_id, self.log(name))
+        self.deleted.lose(lambda name: name.partition % 2 == directory)
         self.fail(lost)
 
     def changed(self, is_elsewhere: IsElsewhere, note: Callable[[str], None]) -> Disk:
@@ -155,6 +156,7 @@ class Disk(MemoryLogs):
             if not self.log(name).is_offline:  # a damaged one may be out of service already
                 self.observer.on_lost(self.broker_id, self.log(name))
             self._out_of_sight[name] = self._logs.pop(name)
+        self.deleted.lose(lambda name: name.partition % 2 == 0)
         self._removed.clear()
         self.has_failed = True
         return self

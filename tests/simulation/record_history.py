@@ -50,7 +50,7 @@ class RecordHistory(RecordObserver):
         self._lossy_outside: set[tuple[BrokerId, TopicPartition]] = set()
         self._led: dict[TopicPartition, tuple[BrokerId, int]] = {}  # leaders and leader epochs
         self._doomed: set[str] = set()
-        self._promised = PromisedRecords(situations)
+        self._promised = PromisedRecords(cluster, situations)
         # Are told of each batch, by the checks of transactions.
         self.on_led_batch: Callable[[BrokerId, CommittedRecords, StoredBatch], None]
         self.on_led_batch = lambda broker_id, known, batch: None

@@ -1,7 +1,7 @@
 """An operator brings deleted topics back; what was committed before a deletion is there again.
 
 Brokers hold their deleted logs at once; the request to the controller may be late, lost, repeated,
-or reach a controller that is deposed.
+or reach a controller that is deposed. The operator's command may pause before it sends it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from regent.core.model import BrokerId, TopicPartition
+from regent.core.model import NO_LEADER, BrokerId, TopicPartition
 from regent.core.ports import DeletedTopic, TopicAssignment
 from regent.core.protocol.broker import HoldDeletedLogsRequest
 from regent.core.protocol.controller import HeldLogs, UndeleteTopicRequest
@@ -18,7 +18,12 @@ from regent.zk.client.operations import Create, Delete, Operation
 from regent.zk.codecs.topic_znodes import DELETED_TOPIC
 from regent.zk.stores.deleted_topic_store import read_deleted_topics
 from regent.zk.stores.znode_store import decode_each, topic_assignment
-from regent.zk.znodes import DeletedTopicZNode, DeleteTopicsTopicZNode, TopicZNode
+from regent.zk.znodes import (
+    DeletedTopicZNode,
+    DeleteTopicsTopicZNode,
+    TopicPartitionStateZNode,
+    TopicZNode,
+)
 from tests.simulation.application_topics import APPLICATION_TOPICS
 from tests.simulation.cluster import Cluster
 from tests.simulation.committed_records import CommittedRecords, LogKey
@@ -32,6 +37,8 @@ PROBABILITIES = (0.0, 0.1, 0.3)
 DELETION_PROBABILITY = 0.1
 PURGE_PROBABILITY = 0.1
 SILENCE_PROBABILITIES = (0.1, 0.4, 0.8)
+PAUSE_PROBABILITY = 0.3
+LAGGING_PROBABILITY = 0.7
 
 
 class Undeletions:
@@ -43,6 +50,7 @@ class Undeletions:
         self._random = random.Random(f"{seed}, undeletions")
         self._probability = self._random.choice(PROBABILITIES)
         self._asked_at_rest: set[int] = set()  # zxids of deletions
+        self._paused: list[UndeleteTopicRequest] = []
 
     def act(self) -> None:
         """Sometimes bring a deleted topic back, or delete one, or let brokers delete files."""
@@ -50,6 +58,8 @@ class Undeletions:
             return
         if self._random.random() < DELETION_PROBABILITY:
             self._delete()
+        if self._paused and self._random.random() < PAUSE_PROBABILITY:
+            self._ask(self._paused.pop(0))
         session = FakeZooKeeper(self._cluster.zookeeper)
         topics = sorted(read_deleted_topics(session).items())
         if not topics:
@@ -78,6 +88,13 @@ class Undeletions:
         held = [row for b in asked if (row := self._hold(b, topic, deleted)) is not None]
         self._note("undelete %s, held by %s", topic, [row.broker_id for row in held])
         request = UndeleteTopicRequest(topic, deleted.topic_id, deleted.zxid, tuple(held))
+        if silence and self._random.random() < PAUSE_PROBABILITY:
+            self._paused.append(request)
+        else:
+            self._ask(request)
+
+    def _ask(self, request: UndeleteTopicRequest) -> None:
+        self._note("ask the controller to bring %s back", request.topic)
         for broker in self._cluster.active_controllers or list(self._cluster.brokers.values()):
             self._cluster.network.ask(None, broker.control_endpoint, request, lambda _: None)
 
@@ -94,11 +111,23 @@ class Undeletions:
         names = set(self._cluster.zookeeper.children_of("/brokers/topics")) - APPLICATION_TOPICS
         found = FakeZooKeeper(self._cluster.zookeeper).get_many(list(map(TopicZNode.path, names)))
         read = decode_each(names, found, topic_assignment)
-        topics = [topic for topic, of in read.items() if isinstance(of, TopicAssignment)]
+        topics = sorted(topic for topic, of in read.items() if isinstance(of, TopicAssignment))
+        if self._random.random() < LAGGING_PROBABILITY:
+            topics = [topic for topic in topics if self._lags(topic)] or topics
         if topics:
-            topic = self._random.choice(sorted(topics))
+            topic = self._random.choice(topics)
             self._note("delete %s, which may come back", topic)
             self._cluster.zookeeper.put(DeleteTopicsTopicZNode.path(topic))
+
+    def _lags(self, topic: str) -> bool:
+        """Whether the logs of a partition end at several offsets."""
+        ends: dict[TopicPartition, set[int]] = {}
+        for disk in self._cluster.disks.values():
+            for name in disk.hosted():
+                log = disk.get(name) if name.topic == topic else None
+                if log is not None:
+                    ends.setdefault(name, set()).add(log.log_end_offset)
+        return any(len(several) > 1 for several in ends.values())
 
     def _purge(self) -> None:
         for broker_id in sorted(self._cluster.brokers):
@@ -111,12 +140,14 @@ class Undeletions:
 class PromisedRecords:
     """What was committed when a topic was remembered; its leaders have it when it is back."""
 
-    def __init__(self, situations: Situations) -> None:
+    def __init__(self, cluster: Cluster, situations: Situations) -> None:
+        self._cluster = cluster
         self._situations = situations
         self._sound: set[LogKey] = set()  # when the deletion was requested
         self._promised: dict[LogKey, dict[int, StoredBatch]] = {}
         self._created = ""  # the path of the znode that was created last
         self._back: set[LogKey] = set()
+        self._returned = "", ""  # the name and the id of the topic that came back last
 
     def on_deletion_requested(self, key: LogKey, known: CommittedRecords) -> None:
         """Note whether losses of a partition were checked until now."""
@@ -134,8 +165,12 @@ class PromisedRecords:
         names, created = DeletedTopicZNode.names(operation.path), self._created
         self._created = operation.path if isinstance(operation, Create) else ""
         if names is not None and isinstance(operation, Delete):
-            is_back = TopicZNode.names(created) is not None
-            self._back |= {k for k in self._promised if is_back and k.topic_id == names[0]}
+            topic = TopicZNode.names(created)
+            if topic is not None:
+                self._returned = topic[0], names[0]
+                self._back |= {k for k in self._promised if k.topic_id == names[0]}
+        if isinstance(operation, Create):
+            self._check_held(operation)
         if names is None or not isinstance(operation, Create):
             return
         deleted = DELETED_TOPIC.decode(operation.path, operation.data)
@@ -144,6 +179,29 @@ class PromisedRecords:
             self._promised.pop(key, None)
             if key in self._sound:
                 self._promised[key] = dict(records(key).committed)
+
+    def _check_held(self, operation: Create) -> None:
+        """Each member of the ISR with which a partition comes back holds its log.
+
+        A controller does not know yet of a broker that has started again since it answered.
+        """
+        names = TopicPartitionStateZNode.names(operation.path)
+        if names is None or names[0] != self._returned[0]:
+            return
+        now = TopicPartitionStateZNode.decode(operation.data, 0).leader_and_isr
+        name = TopicPartition(names[0], int(names[1]))
+        for member in now.isr if now.leader == NO_LEADER else ():
+            broker = self._cluster.brokers.get(member)
+            known = {
+                controller.controller.context.live_broker_epochs.get(member)
+                for controller in self._cluster.active_controllers
+            }
+            if broker is None or known != {broker.broker_epoch}:
+                continue
+            disk = broker.disk
+            is_held = not isinstance(disk, Disk) or disk.has_failed
+            is_held = is_held or disk.deleted.is_held(name, self._returned[1])
+            assert is_held, f"HeldLogsStay: broker {member} does not hold {name}: {now}"
 
     def give_up(self, key: LogKey) -> None:
         """Promise nothing more of a partition."""

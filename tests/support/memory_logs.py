@@ -443,6 +443,15 @@ class MemoryDeletedLogs:
             log.stray_high_watermark = log.checkpointed_high_watermark if is_held else -1
         return log if is_held or not is_new else None
 
+    def is_held(self, topic_partition: TopicPartition, topic_id: TopicId) -> bool:
+        """Whether a log is kept."""
+        return (topic_partition, topic_id) in self._held
+
+    def lose(self, is_lost: Callable[[TopicPartition], bool]) -> None:
+        """Lose logs with their directory, also those that are held."""
+        self._logs = {key: log for key, log in self._logs.items() if not is_lost(key[0])}
+        self._held &= self._logs.keys()
+
     def purge(self) -> None:
         """Delete the logs that are not held: their time is over, or the machine lost power."""
         self._logs = {key: log for key, log in self._logs.items() if key in self._held}

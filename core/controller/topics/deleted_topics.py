@@ -159,9 +159,7 @@ class DeletedTopics:
             return _refused(f"topic {topic} cannot come back: its deletion is forgotten")
         if not deleted.is_complete or deleted.zxid != request.deletion_zxid:
             return _refused(f"the deletion of topic {topic} went on meanwhile, or never ended")
-        epochs = self._context.live_broker_epochs
-        held = [row for row in request.held if epochs.get(row.broker_id) == row.broker_epoch]
-        states = restored_states(deleted, held, self._context.epoch)
+        states = restored_states(deleted, self._valid(request.held), self._context.epoch)
         if isinstance(states, str):
             return _refused(states)
         error = store.restore_topic(deleted, states, self._context.epoch_zk_version)
@@ -173,6 +171,14 @@ class DeletedTopics:
             return _refused(f"ZooKeeper refused topic {topic}: {error.value}")
         self._services.outbox.note("%s: brought back, topic id %s", topic, deleted.topic_id)
         return UndeleteTopicResponse(Errors.NONE)
+
+    def _valid(self, held: Collection[HeldLogs]) -> list[HeldLogs]:
+        """Return the answers that brokers gave in their present broker epochs.
+
+        A broker that has started since then may have lost a directory.
+        """
+        epochs = self._context.live_broker_epochs
+        return [row for row in held if epochs.get(row.broker_id) == row.broker_epoch]
 
 
 def restored_states(
