@@ -143,7 +143,7 @@ class Disk(MemoryLogs):
         lost = self.fragile(directory)
         for name in lost:
             self.observer.on_lost(self.broker_id, self.log(name))
-        self.deleted.lose(lambda name: name.partition % 2 == directory)
+        self.deleted.fail(lambda name: name.partition % 2 == directory)
         self.fail(lost)
 
     def changed(self, is_elsewhere: IsElsewhere, note: Callable[[str], None]) -> Disk:
@@ -156,7 +156,8 @@ class Disk(MemoryLogs):
             if not self.log(name).is_offline:  # a damaged one may be out of service already
                 self.observer.on_lost(self.broker_id, self.log(name))
             self._out_of_sight[name] = self._logs.pop(name)
-        self.deleted.lose(lambda name: name.partition % 2 == 0)
+        self.deleted.fail(lambda name: name.partition % 2 == 0)
+        self.deleted.start()
         self._removed.clear()
         self.has_failed = True
         return self
@@ -164,6 +165,7 @@ class Disk(MemoryLogs):
     def repair(self, *, has_its_data: bool = False) -> Disk:
         """Replace the failed directory by an empty one, or by itself."""
         self.replace_failed()
+        self.deleted.start()
         lost, self._out_of_sight = self._out_of_sight, {}
         for name, log in lost.items():
             if has_its_data and name not in self._logs:  # else there would be two, both unusable

@@ -1,7 +1,8 @@
 """An operator brings deleted topics back; what was committed before a deletion is there again.
 
 Brokers hold their deleted logs at once; the request to the controller may be late, lost, repeated,
-or reach a controller that is deposed. The operator's command may pause before it sends it.
+or reach a controller that is deposed. The operator's command may pause before it sends it, and a
+broker that has answered may start again without a directory meanwhile.
 """
 
 from __future__ import annotations
@@ -39,14 +40,23 @@ PURGE_PROBABILITY = 0.1
 SILENCE_PROBABILITIES = (0.1, 0.4, 0.8)
 PAUSE_PROBABILITY = 0.3
 LAGGING_PROBABILITY = 0.7
+LOSS_PROBABILITY = 0.5
+COMPLETE_PROBABILITY = 0.7
 
 
 class Undeletions:
     """The actions of the operator; they have dice of their own."""
 
-    def __init__(self, cluster: Cluster, seed: int, note: Callable[..., None]) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        seed: int,
+        note: Callable[..., None],
+        lose_a_directory: Callable[[BrokerId], None],
+    ) -> None:
         self._cluster = cluster
         self._note = note
+        self._lose_a_directory = lose_a_directory
         self._random = random.Random(f"{seed}, undeletions")
         self._probability = self._random.choice(PROBABILITIES)
         self._asked_at_rest: set[int] = set()  # zxids of deletions
@@ -61,11 +71,13 @@ class Undeletions:
         if self._paused and self._random.random() < PAUSE_PROBABILITY:
             self._ask(self._paused.pop(0))
         session = FakeZooKeeper(self._cluster.zookeeper)
-        topics = sorted(read_deleted_topics(session).items())
+        found = [of for _, of in sorted(read_deleted_topics(session).items())]
+        topics = [deleted for deleted in found if isinstance(deleted, DeletedTopic)]
+        if self._random.random() < COMPLETE_PROBABILITY:
+            topics = [deleted for deleted in topics if deleted.is_complete] or topics
         if not topics:
             return
-        _, deleted = self._random.choice(topics)
-        assert isinstance(deleted, DeletedTopic)
+        deleted = self._random.choice(topics)
         if self._random.random() < PURGE_PROBABILITY:
             self._purge()
         self._undelete(deleted, self._random.choice(SILENCE_PROBABILITIES))
@@ -90,8 +102,10 @@ class Undeletions:
         request = UndeleteTopicRequest(topic, deleted.topic_id, deleted.zxid, tuple(held))
         if silence and self._random.random() < PAUSE_PROBABILITY:
             self._paused.append(request)
-        else:
-            self._ask(request)
+            return
+        if held and silence and self._random.random() < LOSS_PROBABILITY:
+            self._lose_a_directory(self._random.choice(held).broker_id)
+        self._ask(request)
 
     def _ask(self, request: UndeleteTopicRequest) -> None:
         self._note("ask the controller to bring %s back", request.topic)
@@ -183,7 +197,7 @@ class PromisedRecords:
     def _check_held(self, operation: Create) -> None:
         """Each member of the ISR with which a partition comes back holds its log.
 
-        A controller does not know yet of a broker that has started again since it answered.
+        A controller may not know yet that a broker has ended since it answered.
         """
         names = TopicPartitionStateZNode.names(operation.path)
         if names is None or names[0] != self._returned[0]:
@@ -196,11 +210,10 @@ class PromisedRecords:
                 controller.controller.context.live_broker_epochs.get(member)
                 for controller in self._cluster.active_controllers
             }
-            if broker is None or known != {broker.broker_epoch}:
+            if not known or known - {None, broker and broker.broker_epoch}:
                 continue
-            disk = broker.disk
-            is_held = not isinstance(disk, Disk) or disk.has_failed
-            is_held = is_held or disk.deleted.is_held(name, self._returned[1])
+            disk = self._cluster.disks[member]
+            is_held = not isinstance(disk, Disk) or disk.deleted.is_held(name, self._returned[1])
             assert is_held, f"HeldLogsStay: broker {member} does not hold {name}: {now}"
 
     def give_up(self, key: LogKey) -> None:

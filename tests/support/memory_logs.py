@@ -428,7 +428,7 @@ class MemoryDeletedLogs:
         key = topic_partition, topic_id
         if key in self._logs:
             self._held.add(key)
-        return key in self._held
+        return key in self._logs
 
     def take(
         self, topic_partition: TopicPartition, topic_id: TopicId | None, *, is_new: bool
@@ -444,12 +444,15 @@ class MemoryDeletedLogs:
         return log if is_held or not is_new else None
 
     def is_held(self, topic_partition: TopicPartition, topic_id: TopicId) -> bool:
-        """Whether a log is kept."""
+        """Whether this process keeps a log, or lost it with its directory."""
         return (topic_partition, topic_id) in self._held
 
-    def lose(self, is_lost: Callable[[TopicPartition], bool]) -> None:
+    def fail(self, is_lost: Callable[[TopicPartition], bool]) -> None:
         """Lose logs with their directory, also those that are held."""
         self._logs = {key: log for key, log in self._logs.items() if not is_lost(key[0])}
+
+    def start(self) -> None:
+        """Begin the time of another process."""
         self._held &= self._logs.keys()
 
     def purge(self) -> None:

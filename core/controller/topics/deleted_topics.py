@@ -153,8 +153,7 @@ class DeletedTopics:
         if isinstance(deleted, BadDataError):
             return _refused(f"what is remembered of topic {topic} cannot be read: {deleted}")
         if deleted is None:
-            there = store.read_topics([topic]).get(topic)
-            if isinstance(there, TopicAssignment) and there.topic_id == request.topic_id:
+            if self._is_back(request):
                 return UndeleteTopicResponse(Errors.NONE)  # an earlier attempt has succeeded
             return _refused(f"topic {topic} cannot come back: its deletion is forgotten")
         if not deleted.is_complete or deleted.zxid != request.deletion_zxid:
@@ -163,6 +162,8 @@ class DeletedTopics:
         if isinstance(states, str):
             return _refused(states)
         error = store.restore_topic(deleted, states, self._context.epoch_zk_version)
+        if error is not None and self._is_back(request):  # the answer to the first write was lost
+            error = None
         if error is WriteError.NODE_EXISTS:
             return _refused(
                 f"a topic {topic} exists: delete it before the deleted one can come back"
@@ -171,6 +172,10 @@ class DeletedTopics:
             return _refused(f"ZooKeeper refused topic {topic}: {error.value}")
         self._services.outbox.note("%s: brought back, topic id %s", topic, deleted.topic_id)
         return UndeleteTopicResponse(Errors.NONE)
+
+    def _is_back(self, request: UndeleteTopicRequest) -> bool:
+        there = self._services.store.read_topics([request.topic]).get(request.topic)
+        return isinstance(there, TopicAssignment) and there.topic_id == request.topic_id
 
     def _valid(self, held: Collection[HeldLogs]) -> list[HeldLogs]:
         """Return the answers that brokers gave in their present broker epochs.
