@@ -11,7 +11,12 @@ from regent.cli.remote_actors import actor_at, controller_of
 from regent.cli.topic_options import topic_argument
 from regent.cli.waiting import timeout_option
 from regent.client.cluster_connection import Cluster, pass_cluster
-from regent.client.undeletion import moment_text, undeletable_topics, undelete
+from regent.client.undeletion import (
+    deleted_topic,
+    moment_text,
+    undeletable_topics,
+    undelete,
+)
 from regent.client.wording import counted
 from regent.core.ports import DeletedTopic
 
@@ -23,11 +28,18 @@ from regent.core.ports import DeletedTopic
     metavar="ID",
     help="Which topic, if several of the name were deleted.  [default: the last]",
 )
+@click.option("--dry-run", is_flag=True, help="Show what would come back, and ask no broker.")
 @timeout_option("Time to wait until every partition has a leader.")
 @output_option
 @pass_cluster
 def undelete_topic(
-    cluster: Cluster, /, name: str | None, topic_id: str | None, timeout_ms: int, output: str
+    cluster: Cluster,
+    /,
+    name: str | None,
+    topic_id: str | None,
+    dry_run: bool,
+    timeout_ms: int,
+    output: str,
 ) -> None:
     """Bring a deleted topic back with its records, its id, its replicas and its settings.
 
@@ -39,6 +51,9 @@ def undelete_topic(
         if name is None:
             _list(undeletable_topics(admin), output)
             return
+        if dry_run:
+            _show(deleted_topic(admin, name, topic_id), output)
+            return
         with controller_of(admin) as controller:
             deleted = undelete(
                 admin, controller, actor_at, name, topic_id, timeout_s=timeout_ms / 1000
@@ -47,6 +62,15 @@ def undelete_topic(
         print_json({**_json(deleted), "undeleted": True})
     else:
         click.echo(f"Topic {name} is back ({counted(len(deleted.partitions), 'partition')}).")
+
+
+def _show(deleted: DeletedTopic, output: str) -> None:
+    """Show what would come back; only the brokers know whether they still have the files."""
+    if output == Output.JSON:
+        print_json({**_json(deleted), "undeleted": False})
+        return
+    partitions, until = counted(len(deleted.partitions), "partition"), moment_text(deleted.until_ms)
+    click.echo(f"Topic {deleted.topic} ({partitions}) can come back until {until}.")
 
 
 def _list(topics: Sequence[DeletedTopic], output: str) -> None:

@@ -67,7 +67,7 @@ def undelete(
     logs whatever the controller answers, so that the command can be repeated.
     """
     deadline = time.monotonic() + timeout_s
-    deleted = _deleted(admin, topic, topic_id)
+    deleted = deleted_topic(admin, topic, topic_id)
     held, problems = _hold(admin, open_actor, topic, deleted)
     request = UndeleteTopicRequest(topic, deleted.topic_id, deleted.zxid, tuple(held))
     try:
@@ -82,8 +82,8 @@ def undelete(
     return deleted
 
 
-def _deleted(admin: ZkAdminStore, topic: str, topic_id: TopicId | None) -> DeletedTopic:
-    """Return what is remembered of a topic that does not exist.
+def deleted_topic(admin: ZkAdminStore, topic: str, topic_id: TopicId | None) -> DeletedTopic:
+    """Return what is remembered of a topic that does not exist. Raises ``NotUndeletedError``.
 
     First it must not exist: what is read before a deletion is complete changes again.
     """

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -39,6 +41,16 @@ def hold(request: Request) -> HoldDeletedLogsResponse:
     return HoldDeletedLogsResponse(Errors.NONE, 0, 9, request.partitions)
 
 
+def row_of(deleted: DeletedTopic) -> dict[str, object]:
+    return {
+        "topic": "t",
+        "topic_id": ID,
+        "partitions": 1,
+        "deleted_ms": deleted.deleted_ms,
+        "until_ms": deleted.until_ms,
+    }
+
+
 def asked(cluster: FakeCluster) -> list[Request]:
     return [
         request
@@ -47,8 +59,9 @@ def asked(cluster: FakeCluster) -> list[Request]:
     ]
 
 
+@pytest.mark.parametrize("output", ["table", "json"])
 def test_brokers_hold_their_logs_before_the_controller_is_asked(
-    cluster: FakeCluster, deleted: DeletedTopic
+    cluster: FakeCluster, deleted: DeletedTopic, output: str
 ) -> None:
     def bring_back(_: Request) -> UndeleteTopicResponse:
         cluster.put_topic("t", {0: ReplicaAssignment((0, 1, 2))}, ID)
@@ -57,9 +70,13 @@ def test_brokers_hold_their_logs_before_the_controller_is_asked(
 
     cluster.answers[UndeleteTopicRequest] = bring_back
 
-    result = cluster.run(*UNDELETE)
+    result = cluster.run(*UNDELETE, "-o", output)
 
-    assert (result.exit_code, result.stdout) == (0, "Topic t is back (1 partition).\n")
+    assert result.exit_code == 0
+    if output == "json":
+        assert json.loads(result.stdout) == {**row_of(deleted), "undeleted": True}
+    else:
+        assert result.stdout == "Topic t is back (1 partition).\n"
     holding = HoldDeletedLogsRequest("t", ID, (0,))
     node = cluster.zookeeper.snapshot()[PATH]
     held = (HeldLogs(0, 9, (0,)), HeldLogs(1, 9, (0,)))
@@ -68,6 +85,52 @@ def test_brokers_hold_their_logs_before_the_controller_is_asked(
         holding,
         UndeleteTopicRequest("t", ID, node.stat.mzxid, held),
     ]
+
+
+def test_a_dry_run_asks_nobody(cluster: FakeCluster, deleted: DeletedTopic) -> None:
+    until = moment_text(deleted.until_ms)
+    shown = cluster.run(*UNDELETE, "--dry-run").stdout
+    assert shown == f"Topic t (1 partition) can come back until {until}.\n"
+    assert cluster.json(*UNDELETE, "--dry-run") == {**row_of(deleted), "undeleted": False}
+    error = failing(cluster.run("topics", "undelete", "u", "--dry-run"))
+    assert error.startswith("topic u cannot come back: no deletion of it is remembered; ")
+    assert asked(cluster) == []
+
+
+def test_one_of_several_deleted_topics_is_named_by_its_id(
+    cluster: FakeCluster, deleted: DeletedTopic
+) -> None:
+    later = replace(deleted, topic_id=topic_id(6), deleted_ms=deleted.deleted_ms + 1)
+    cluster.put(DeletedTopicZNode.path(later.topic_id), DeletedTopicZNode.encode(later))
+    assert [row["topic_id"] for row in cluster.json("topics", "undelete")] == [later.topic_id, ID]
+    assert cluster.json(*UNDELETE, "--dry-run")["topic_id"] == later.topic_id
+    assert cluster.json(*UNDELETE, "--dry-run", "--topic-id", ID)["topic_id"] == ID
+    error = failing(cluster.run(*UNDELETE, "--topic-id", topic_id(7)))
+    assert error.startswith(f"topic t with the id {topic_id(7)} cannot come back: ")
+
+
+def test_folders_that_are_gone_are_a_refusal(cluster: FakeCluster, deleted: DeletedTopic) -> None:
+    cluster.answers[HoldDeletedLogsRequest] = lambda _: HoldDeletedLogsResponse(Errors.NONE, 0, 9)
+    cluster.answers[UndeleteTopicRequest] = lambda request: UndeleteTopicResponse(
+        Errors.NONE, f"held: {[row.partitions for row in request.held]}"
+    )
+    result = cluster.run(*UNDELETE)
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[0].endswith("held: [(), ()]")
+
+
+def test_topics_that_are_too_late_are_not_listed(
+    cluster: FakeCluster, deleted: DeletedTopic
+) -> None:
+    late = replace(deleted, until_ms=deleted.deleted_ms)
+    cluster.put(PATH, DeletedTopicZNode.encode(late))
+    assert cluster.json("topics", "undelete") == []
+
+
+@pytest.mark.parametrize("name", ["", "no/topic", "x" * 250])
+def test_a_name_that_no_topic_has_is_refused(cluster: FakeCluster, name: str) -> None:
+    cluster.with_brokers(1)
+    assert "topic" in failing(cluster.run("topics", "undelete", name))
 
 
 def test_a_refusal_names_the_brokers_that_cannot_be_asked(
@@ -99,14 +162,7 @@ def test_the_command_can_be_repeated_when_the_answer_is_lost(
 def test_the_topics_that_can_come_back_are_listed(
     cluster: FakeCluster, deleted: DeletedTopic
 ) -> None:
-    row = {
-        "topic": "t",
-        "topic_id": ID,
-        "partitions": 1,
-        "deleted_ms": deleted.deleted_ms,
-        "until_ms": deleted.until_ms,
-    }
-    assert cluster.json("topics", "undelete") == [row]
+    assert cluster.json("topics", "undelete") == [row_of(deleted)]
     _, line = cluster.run("topics", "undelete").stdout.splitlines()
     assert line.split() == ["t", ID, "1", *map(moment_text, (deleted.deleted_ms, deleted.until_ms))]
 
