@@ -26,7 +26,8 @@ from regent.client.cluster_connection import Cluster, bootstrap_option, pass_clu
 from regent.client.deletion_obstacles import deletion_obstacles
 from regent.client.pauses import pauses
 from regent.client.topics import TopicsClient, raise_if_refused
-from regent.client.undeletion import moment_text, undeletable_topics
+from regent.client.undeletion import undeletable_topics
+from regent.client.wording import moment_text
 from regent.config.command_line import program
 from regent.core.errors import BadDataError, Errors, RegentError
 from regent.core.ports import TopicAssignment

@@ -13,11 +13,10 @@ from regent.cli.waiting import timeout_option
 from regent.client.cluster_connection import Cluster, pass_cluster
 from regent.client.undeletion import (
     deleted_topic,
-    moment_text,
     undeletable_topics,
     undelete,
 )
-from regent.client.wording import counted
+from regent.client.wording import counted, moment_text
 from regent.core.ports import DeletedTopic
 
 

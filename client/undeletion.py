@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from datetime import UTC, datetime
 from typing import Final
 
 from regent.client.controller_ref import ControllerError, ControllerRef
@@ -44,12 +43,6 @@ def _remembered(admin: ZkAdminStore) -> list[DeletedTopic]:
     found = admin.read_deleted_topics().values()
     topics = [deleted for deleted in found if isinstance(deleted, DeletedTopic)]
     return sorted(topics, key=lambda deleted: (deleted.topic, -deleted.deleted_ms, -deleted.zxid))
-
-
-def moment_text(time_ms: int) -> str:
-    """Return a time in UTC, to the second."""
-    moment = datetime.fromtimestamp(time_ms / 1000, UTC)
-    return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def undelete(

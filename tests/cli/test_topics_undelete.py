@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from regent.client.undeletion import moment_text
+from regent.client.wording import moment_text
 from regent.core.errors import Errors
 from regent.core.model import ReplicaAssignment
 from regent.core.ports import DeletedPartition, DeletedTopic
@@ -165,6 +165,8 @@ def test_the_topics_that_can_come_back_are_listed(
     assert cluster.json("topics", "undelete") == [row_of(deleted)]
     _, line = cluster.run("topics", "undelete").stdout.splitlines()
     assert line.split() == ["t", ID, "1", *map(moment_text, (deleted.deleted_ms, deleted.until_ms))]
+    cluster.put(PATH, DeletedTopicZNode.encode(replace(deleted, until_ms=2**62)))
+    assert str(2**62) in cluster.run("topics", "undelete").stdout
 
 
 def test_a_topic_that_was_not_deleted_cannot_come_back(cluster: FakeCluster) -> None:

@@ -50,6 +50,7 @@ from regent.core.protocol.control import TopicId
 from regent.core.protocol.controller import HeldLogs, UndeleteTopicRequest, UndeleteTopicResponse
 from regent.core.topic_validation import INTERNAL_TOPICS
 
+_MAX_DELAY_MS = 10 * 365 * 24 * 3_600_000  # the setting may mean "never"
 _KEPT_FOR_DELAYS = 2  # an operator who sees that it is too late shall read why
 
 
@@ -69,7 +70,8 @@ class DeletedTopics:
             return
         known = self._services.store.read_deleted_topics(list(wanted.values()))
         states = self._read_states(wanted)
-        now_ms, delay_ms = self._context.now_ms, self._services.settings.log_segment_delete_delay_ms
+        delay_ms = min(self._services.settings.log_segment_delete_delay_ms, _MAX_DELAY_MS)
+        now_ms = self._context.now_ms
         found: list[DeletedTopic] = []
         for topic, topic_id in wanted.items():
             earlier = known.get(topic_id)

@@ -289,8 +289,13 @@ def test_a_controller_starts_when_an_acl_hides_deleted_topics(cluster: MovingClu
     assert cluster.active.controller.is_active
 
 
-def test_the_time_follows_the_setting_of_the_broker(cluster: MovingCluster) -> None:
-    cluster.active.controller.keep_deleted_topics_for(3_600_000)
+@pytest.mark.parametrize(
+    ("delay_ms", "kept_days"), [(24 * 3_600_000, 1), (2**63 - 1, 3_650)], ids=["a day", "for ever"]
+)
+def test_the_time_follows_the_setting_of_the_broker(
+    cluster: MovingCluster, delay_ms: int, kept_days: int
+) -> None:
+    cluster.active.controller.keep_deleted_topics_for(delay_ms)
     delete(cluster)
     deleted = remembered(cluster)
-    assert deleted.until_ms - deleted.deleted_ms == 3_600_000
+    assert deleted.until_ms - deleted.deleted_ms == kept_days * 24 * 3_600_000
