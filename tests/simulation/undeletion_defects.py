@@ -67,7 +67,8 @@ def answers_during_deletions_count() -> Any:
 
 
 SEARCH_FROM: dict[Callable[[], Any], int] = {
-    every_replica_counts_as_in_sync: 122,
-    deleted_logs_not_held: 118,
-    held_logs_deleted_with_time: 118,
+    answers_of_former_broker_epochs_hold: 38,
+    every_replica_counts_as_in_sync: 36,
+    deleted_logs_not_held: 10,
+    held_logs_deleted_with_time: 57,
 }
