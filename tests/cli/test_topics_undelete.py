@@ -111,9 +111,14 @@ def test_one_of_several_deleted_topics_is_named_by_its_id(
 
 def test_folders_that_are_gone_are_a_refusal(cluster: FakeCluster, deleted: DeletedTopic) -> None:
     cluster.answers[HoldDeletedLogsRequest] = lambda _: HoldDeletedLogsResponse(Errors.NONE, 0, 9)
-    cluster.answers[UndeleteTopicRequest] = lambda request: UndeleteTopicResponse(
-        Errors.NONE, f"held: {[row.partitions for row in request.held]}"
-    )
+
+    def refuse(request: Request) -> UndeleteTopicResponse:
+        assert isinstance(request, UndeleteTopicRequest)
+        return UndeleteTopicResponse(
+            Errors.NONE, f"held: {[row.partitions for row in request.held]}"
+        )
+
+    cluster.answers[UndeleteTopicRequest] = refuse
     result = cluster.run(*UNDELETE)
     assert result.exit_code == 1
     assert result.stderr.splitlines()[0].endswith("held: [(), ()]")
