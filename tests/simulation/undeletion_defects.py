@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
 from regent.core.controller.topics import deleted_topics
 from regent.core.controller.topics.deleted_topics import DeletedTopics
-from regent.core.ports import DeletedPartition, DeletedTopic
-from regent.core.protocol.controller import HeldLogs, UndeleteTopicRequest, UndeleteTopicResponse
+from regent.core.ports import DeletedPartition
+from regent.core.protocol.controller import HeldLogs
 from tests.support.memory_logs import MemoryDeletedLogs
 
 
@@ -50,20 +49,6 @@ def answers_of_former_broker_epochs_hold() -> Any:
         return list(held)
 
     return patch.object(DeletedTopics, "_valid", valid)
-
-
-def answers_during_deletions_count() -> Any:
-    """What brokers held before a deletion went on counts when it is complete."""
-    real = DeletedTopics.undelete
-
-    def undelete(self: DeletedTopics, request: UndeleteTopicRequest) -> UndeleteTopicResponse:
-        topic_id = request.topic_id
-        deleted = self._services.store.read_deleted_topics([topic_id]).get(topic_id)
-        if isinstance(deleted, DeletedTopic):
-            request = replace(request, deletion_zxid=deleted.zxid)
-        return real(self, request)
-
-    return patch.object(DeletedTopics, "undelete", undelete)
 
 
 SEARCH_FROM: dict[Callable[[], Any], int] = {
