@@ -182,6 +182,6 @@ SEARCH_FROM: dict[Callable[[], Any], int] = {
     no_new_epoch_for_returned_replicas: 19,
     no_new_epoch_for_damaged_logs: 122,
     damaged_replicas_not_deleted: 4466,
-    unreadable_logs_taken_for_deleted: 310,
+    unreadable_logs_taken_for_deleted: 267,
     logs_of_lost_topics_deleted: 17,
 }
