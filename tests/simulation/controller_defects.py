@@ -429,7 +429,7 @@ SEARCH_FROM: dict[Callable[[], Any], int] = {
     remaining_leaderships_not_reported: 44,
     leaving_brokers_used_again_at_once: 10,
     brokers_that_stay_never_used_again: 34,
-    waiting_shutdowns_not_answered: 500,
+    waiting_shutdowns_not_answered: 115,
     requests_left_unanswered: 1,
     any_proposal_accepted: 56,
     cancelled_moves_continue: 10,
