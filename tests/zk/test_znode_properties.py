@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from regent.core.errors import BadDataError
 from regent.core.model import (
+    MAX_LEADER_EPOCH,
     BrokerInfo,
     EndPoint,
     LeaderAndIsr,
@@ -135,6 +136,7 @@ def test_data_other_than_json_are_refused(decode: Callable[[bytes], object], dat
 # --- round trips ----------------------------------------------------------------------------------
 
 broker_ids = st.lists(ids, unique=True, max_size=5).map(tuple)
+leader_epochs = st.integers(0, MAX_LEADER_EPOCH)
 names = st.text(st.characters(codec="utf-8", exclude_characters="/"), min_size=1, max_size=20)
 partitions = st.builds(TopicPartition, names, ids)
 endpoints = st.builds(
@@ -155,7 +157,7 @@ versions = st.tuples(st.integers(0, 2**15 - 1), st.integers(0, 2**15 - 1))
             LeaderAndIsr,
             st.just(-1) | ids,
             broker_ids,
-            ids,
+            leader_epochs,
             ids,
             st.sampled_from(LeaderRecoveryState),
             broker_ids,
@@ -196,7 +198,9 @@ def test_an_encoded_topic_is_decoded(
         st.integers(0, 2**53),
         st.integers(0, 2**53),
         st.dictionaries(
-            ids, st.builds(DeletedPartition, broker_ids.filter(bool), broker_ids, ids), max_size=3
+            ids,
+            st.builds(DeletedPartition, broker_ids.filter(bool), broker_ids, leader_epochs),
+            max_size=3,
         ),
         st.dictionaries(names, names, max_size=3),
         st.booleans(),
