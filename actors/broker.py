@@ -35,6 +35,8 @@ from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.broker import (
     DescribeMetadataRequest,
     DescribeMetadataResponse,
+    HoldDeletedLogsRequest,
+    HoldDeletedLogsResponse,
     MetadataPartition,
     ShutdownBrokerRequest,
     Traffic,
@@ -49,6 +51,7 @@ from regent.core.replica_logs import ReplicaLogs
 from regent.core.replication.all_partitions import RunBeside
 from regent.core.replication.control_request_fence import ControlRequestRefusedError
 from regent.core.replication.control_request_handler import refusal
+from regent.core.replication.held_logs import hold_deleted_logs
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.core.replication.replication_settings import ReplicationSettings
@@ -133,6 +136,7 @@ BrokerMessage: TypeAlias = (
     | StopFetching
     | DescribeMetadataRequest
     | ShutdownBrokerRequest
+    | HoldDeletedLogsRequest
 )
 
 
@@ -241,11 +245,19 @@ class Broker(RegentActor):
             case Registered(broker_epoch):
                 self.replica_manager.broker_epoch = broker_epoch
                 self._callbacks.on_isrs_proposed()  # earlier proposals may have been refused
-            case DescribeMetadataRequest(topics):
+            case DescribeMetadataRequest() | HoldDeletedLogsRequest():
                 if reply is not None:
-                    reply.set(self._describe(topics))
+                    reply.set(self._answer(message))
             case ShutdownBrokerRequest():
                 self._callbacks.request_shutdown(reply)
+
+    def _answer(
+        self, request: DescribeMetadataRequest | HoldDeletedLogsRequest
+    ) -> DescribeMetadataResponse | HoldDeletedLogsResponse:
+        if isinstance(request, DescribeMetadataRequest):
+            return self._describe(request.topics)
+        manager = self.replica_manager
+        return hold_deleted_logs(manager.broker_id, manager.broker_epoch, self._logs, request)
 
     def on_start(self) -> None:
         """Start the actor that checks control requests."""

@@ -23,6 +23,7 @@ from regent.core.protocol.api import ApiKey
 from regent.core.protocol.broker import (
     DescribeEventsRequest,
     DescribeMetadataRequest,
+    HoldDeletedLogsRequest,
     ShutdownBrokerRequest,
 )
 from regent.core.protocol.control import (
@@ -73,7 +74,7 @@ class RequestRouter:
                     return
                 numbered = header._replace(sequence=_sequence(header, incoming))
                 self._pass(incoming, self._broker, ControlRequestReceived(numbered, incoming.body))
-            case DescribeMetadataRequest() | ShutdownBrokerRequest():
+            case DescribeMetadataRequest() | ShutdownBrokerRequest() | HoldDeletedLogsRequest():
                 self._pass(incoming, self._broker, incoming.body)
             case DescribeEventsRequest():
                 self._pass(incoming, self._journal, incoming.body)

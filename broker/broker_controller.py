@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
+from typing import Final
 
 from pykka import ActorDeadError, ActorRef
 
@@ -26,6 +27,7 @@ from regent.core.errors import Errors, SessionExpiredError
 from regent.core.model import BrokerId, BrokerInfo
 from regent.core.protocol.controller import ControllerRequest
 from regent.core.replication.metadata_view import endpoint_named, inter_broker_endpoint
+from regent.core.setting import SettingValues
 from regent.transport.control.client import RequestClient, RequestFailedError
 from regent.transport.control.sockets import Context
 from regent.transport.kafka.control_channel import KafkaControlChannel
@@ -38,6 +40,8 @@ _ACTOR_TIMEOUT_S = 10.0
 
 class BrokerController:
     """Runs from its construction to ``stop``; any thread may send it events."""
+
+    reconfigurable_configs: Final = ("log.segment.delete.delay.ms",)
 
     def __init__(
         self,
@@ -79,6 +83,12 @@ class BrokerController:
         self._undo.callback(stop_actor, self.ref, _ACTOR_TIMEOUT_S)
         self._journal_reader = start_actor(EventJournalReader, journal_file.parent, broker_id)
         self._undo.callback(stop_actor, self._journal_reader, _ACTOR_TIMEOUT_S)
+
+    def reconfigure(self, old: SettingValues, new: SettingValues) -> None:
+        """Follow how long brokers keep the files of deleted topics. Thread-safe."""
+        del old
+        (name,) = self.reconfigurable_configs
+        self._controller.keep_deleted_topics_for(new[name])
 
     @property
     def refs(self) -> tuple[ActorRef[ControllerEventManager], ActorRef[EventJournalReader]]:

@@ -432,7 +432,8 @@ class BrokerProcess(ControllerListener):
         """Let the parts of this broker follow the configurations in ZooKeeper."""
         described = described_settings(self._settings, broker_id, self._started)
         started, throttles = dynamic_values(self._settings), self._replica_manager.quotas
-        parts = throttles, self._kafka_endpoint, self._kafka_endpoint.keys, self._storage
+        of_clients = self._kafka_endpoint, self._kafka_endpoint.keys
+        parts = throttles, *of_clients, self._storage, self._controller
         self._configs = DynamicConfigManager(
             broker_id,
             followed_configs(self._settings, broker_id, self._keeper),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 import click
@@ -17,6 +16,7 @@ from regent.cli.lazy_group import HelpfulGroup
 from regent.cli.output import Output, examples, output_option, print_json, print_table
 from regent.client.broker_request import NoAnswerError, NotConnectedError, ask_broker
 from regent.client.cluster_connection import Cluster, bootstrap_option, pass_cluster
+from regent.client.wording import moment_text
 from regent.core.errors import Errors, RegentError
 from regent.core.protocol.messages.authentication import (
     CreatableRenewers,
@@ -196,7 +196,7 @@ def renew(cluster: Cluster, /, token_id: str, period_ms: int) -> None:
     hmac = _hmac(cluster, token_id)
     request = RenewDelegationTokenRequest(hmac=hmac, renew_period_ms=period_ms)
     answer = _ask(cluster, _RENEW, request, RenewDelegationTokenResponse)
-    click.echo(f"Token {token_id} expires at {_moment(answer.expiry_timestamp_ms)}.")
+    click.echo(f"Token {token_id} expires at {moment_text(answer.expiry_timestamp_ms)}.")
 
 
 @tokens.command(epilog=examples("tokens expire TOKEN_ID"))
@@ -219,7 +219,7 @@ def expire(cluster: Cluster, /, token_id: str, period_ms: int) -> None:
     if period_ms < 0:
         click.echo(f"Deleted token {token_id}.")
     else:
-        click.echo(f"Token {token_id} expires at {_moment(answer.expiry_timestamp_ms)}.")
+        click.echo(f"Token {token_id} expires at {moment_text(answer.expiry_timestamp_ms)}.")
 
 
 def _ask(
@@ -273,9 +273,9 @@ def _row(token: DescribedDelegationToken, *, with_hmac: bool) -> dict[str, Any]:
             f"{token.token_requester_principal_type}:{token.token_requester_principal_name}"
         ),
         "renewers": [f"{r.principal_type}:{r.principal_name}" for r in token.renewers],
-        "issued": _moment(token.issue_timestamp),
-        "expires": _moment(token.expiry_timestamp),
-        "ends": _moment(token.max_timestamp),
+        "issued": moment_text(token.issue_timestamp),
+        "expires": moment_text(token.expiry_timestamp),
+        "ends": moment_text(token.max_timestamp),
     }
     return {**row, "hmac": base64.b64encode(token.hmac).decode()} if with_hmac else row
 
@@ -283,12 +283,3 @@ def _row(token: DescribedDelegationToken, *, with_hmac: bool) -> dict[str, Any]:
 def _print(rows: Sequence[dict[str, Any]]) -> None:
     columns = [*_COLUMNS, "hmac"] if rows and "hmac" in rows[0] else _COLUMNS
     print_table(columns, [[*({**r, "renewers": ",".join(r["renewers"])}).values()] for r in rows])
-
-
-def _moment(timestamp_ms: int) -> str:
-    """Return a time in UTC; a number that is no date, as it is."""
-    try:
-        moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
-    except (OverflowError, ValueError, OSError):
-        return str(timestamp_ms)
-    return moment.isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -24,6 +24,9 @@ COMMANDS = {
         "regent.cli.topics_config", "config", "Show or change settings of a topic."
     ),
     "delete": LazyCommand("regent.cli.topics_delete", "delete", "Delete topics."),
+    "undelete": LazyCommand(
+        "regent.cli.topics_undelete", "undelete_topic", "Bring a deleted topic back."
+    ),
     "protect": LazyCommand(
         "regent.cli.topics_protect", "protect", "Refuse requests to delete topics."
     ),

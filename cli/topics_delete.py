@@ -26,6 +26,9 @@ from regent.client.cluster_connection import Cluster, bootstrap_option, pass_clu
 from regent.client.deletion_obstacles import deletion_obstacles
 from regent.client.pauses import pauses
 from regent.client.topics import TopicsClient, raise_if_refused
+from regent.client.undeletion import undeletable_topics
+from regent.client.wording import moment_text
+from regent.config.command_line import program
 from regent.core.errors import BadDataError, Errors, RegentError
 from regent.core.ports import TopicAssignment
 from regent.core.protocol.controller import DescribeControllerRequest, DescribeControllerResponse
@@ -79,7 +82,7 @@ def delete(
 
     On a terminal the command shows how many records and bytes the topics have and which groups read
     them, and asks. Without a terminal, and with --yes or -o json, it deletes at once. A topic that
-    `topics protect` protects is refused.
+    `topics protect` protects is refused. For a minute `topics undelete` brings a topic back.
     """
     wanted = _checked((*names, *more_names))
     asks = is_terminal() and not yes and output != Output.JSON
@@ -107,6 +110,7 @@ def delete(
     else:
         for topic in sorted(results):
             click.echo(f"Topic {topic} {_became(topic, undeleted, results[topic])}.")
+        _tell_of_undelete(cluster, results)
     problems = [f"topic {topic} {reason}" for topic, reason in undeleted.items() if reason]
     if problems:
         raise TopicError("\n".join(problems))
@@ -175,6 +179,17 @@ def _is_marked(result: DeletableTopicResult, *, waits: bool) -> bool:
     return result.error_code in (Errors.NONE, Errors.OPERATION_NOT_ATTEMPTED) or (
         is_late and (waits or result.error_message is None)
     )
+
+
+def _tell_of_undelete(cluster: Cluster, topics: Collection[str]) -> None:
+    """Say until when topics can come back whose deletion has begun."""
+    if cluster.bootstrap:
+        return
+    with cluster.admin() as admin:
+        can_return = {deleted.topic: deleted for deleted in reversed(undeletable_topics(admin))}
+    for topic in sorted(can_return.keys() & topics):
+        until = moment_text(can_return[topic].until_ms)
+        note(f"`{program()} topics undelete {quoted(topic)}` can bring it back until {until}")
 
 
 def _incarnation(found: TopicAssignment | BadDataError | None) -> int | None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Final
 
+from regent.client.wording import moment_text
 from regent.cluster.cluster_file import BrokerEntry
 from regent.core.model import BrokerId
 from regent.core.protocol.controller import DescribeControllerResponse
@@ -42,10 +42,9 @@ class MissingBroker:
         """Return who is missing, since when, and why."""
         since = ""
         if self.since_ms is not None:
-            shown = datetime.fromtimestamp(self.since_ms / 1000, UTC).isoformat(timespec="seconds")
             gone_s = max(time.time() - self.since_ms / 1000, 0.0)
             earlier = " or earlier" if self.is_latest else ""
-            since = f" since {shown.replace('+00:00', 'Z')}{earlier} ({span_text(gone_s)})"
+            since = f" since {moment_text(self.since_ms)}{earlier} ({span_text(gone_s)})"
         return f"broker {self.broker_id} not registered{since}: {self.reason}"
 
 

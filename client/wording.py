@@ -1,8 +1,9 @@
-"""Numbers and lists in messages."""
+"""Numbers, lists and times in messages."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from datetime import UTC, datetime
 from itertools import islice
 
 
@@ -31,3 +32,12 @@ def listed(
 def number_range(low: int, high: int) -> str:
     """Return both numbers, or one if they are equal."""
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def moment_text(timestamp_ms: int) -> str:
+    """Return a time in UTC; a number that is no date, as it is."""
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return str(timestamp_ms)
+    return moment.isoformat(timespec="seconds").replace("+00:00", "Z")

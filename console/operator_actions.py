@@ -318,9 +318,17 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     ),
     "delete-topic": Operation(
         "Delete the topic",
-        "Delete topic {} with all of its records? Nothing brings them back.",
+        "Delete topic {} with all of its records? It can be brought back for a minute, or as long"
+        " as log.segment.delete.delay.ms of the brokers says.",
         topic_operations.delete,
         (AskedField("again", "Write the name of the topic again"),),
+        "/topics",
+    ),
+    "undelete-topic": Operation(
+        "Bring a topic back",
+        "Bring a topic back that was deleted? Brokers must still have its files.",
+        topic_operations.undelete,
+        (AskedField("name", "Name"),),
         "/topics",
     ),
     "produce": Operation(

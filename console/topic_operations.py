@@ -7,9 +7,12 @@ a sentence, and raises ``RegentError``.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
+from regent.client import undeletion
 from regent.client.cluster_connection import Cluster
+from regent.client.controller_ref import ControllerRef
 from regent.client.topics import TopicsClient, new_topic_id, raise_if_refused
 from regent.client.wording import counted
 from regent.console.form_numbers import number_in
@@ -23,7 +26,9 @@ from regent.core.protocol.messages.topics import (
     PlacementOptions,
 )
 from regent.core.topic_validation import INTERNAL_TOPICS
+from regent.transport.control.remote_ref import actor_at
 
+_CLIENT_ID: Final = "regent-console"
 _TIMEOUT_S: Final = 30.0
 _DEFAULT: Final = -1  # of the brokers
 
@@ -116,6 +121,20 @@ def delete(cluster: Cluster, fields: Mapping[str, str]) -> str:
     response = _client(cluster).delete([topic], waits=False, all_or_none=True)
     raise_if_refused(response.responses)
     return f"topic {topic} is marked for deletion"
+
+
+def undelete(cluster: Cluster, fields: Mapping[str, str]) -> str:
+    """Bring a deleted topic back, the last one of the name, and wait for its leaders."""
+    name = fields.get("name", "").strip()
+    if not name:
+        raise TopicChangeError("which topic? Give a name")
+    open_actor = partial(actor_at, client_id=_CLIENT_ID)
+    with (
+        cluster.admin() as admin,
+        ControllerRef(admin.read_controller_endpoint, client_id=_CLIENT_ID) as controller,
+    ):
+        undeletion.undelete(admin, controller, open_actor, name, timeout_s=_TIMEOUT_S)
+    return f"topic {name} is back"
 
 
 def produce(cluster: Cluster, fields: Mapping[str, str]) -> str:

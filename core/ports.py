@@ -88,6 +88,35 @@ class TopicAssignment:
     created_zxid: int
 
 
+class DeletedPartition(NamedTuple):
+    """A partition when the deletion of its topic began.
+
+    ``isr``: the replicas that have all committed records of it.
+    """
+
+    replicas: tuple[BrokerId, ...]
+    isr: tuple[BrokerId, ...]
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedTopic:
+    """What is needed to bring a deleted topic back; times in milliseconds since the epoch.
+
+    Brokers keep the records about until ``until_ms``. ``is_complete``: all replicas were deleted.
+    ``zxid`` is that of the last change of what is remembered.
+    """
+
+    topic: str
+    topic_id: TopicId
+    deleted_ms: int
+    until_ms: int
+    partitions: Mapping[int, DeletedPartition]
+    config: Mapping[str, str]
+    is_complete: bool = False
+    zxid: int = -1
+
+
 PartitionStates: TypeAlias = Mapping[TopicPartition, LeaderIsrAndControllerEpoch | BadDataError]
 """``state`` znodes as read; their versions are the partition epochs. Absent ones have no entry."""
 
@@ -362,6 +391,42 @@ class ControllerStore(Protocol):
         It is not complete while others create znodes below the topic, when a later topic of that
         name is queued for deletion too, when the topic cannot be read, and when ``is_kept``. With
         ``is_kept`` nothing is deleted of a topic that was written after that was asked.
+        """
+        ...
+
+    # --- deleted topics that can come back ---
+
+    def read_deleted_topics(
+        self, topic_ids: Collection[TopicId] | None = None
+    ) -> Mapping[TopicId, DeletedTopic | BadDataError]:
+        """Read what is remembered of deleted topics; None: of all. Watches nothing."""
+        ...
+
+    def remember_deleted_topics(
+        self, topics: Collection[DeletedTopic], epoch_zk_version: int
+    ) -> frozenset[TopicId]:
+        """Write what is needed to bring topics back (fenced).
+
+        The settings in ZooKeeper are remembered, not those in ``topics``, unless the topic is
+        remembered already. Returns the topics that are remembered: not those that are too large to
+        be brought back by one transaction.
+        """
+        ...
+
+    def forget_deleted_topics(self, topic_ids: Collection[TopicId], epoch_zk_version: int) -> None:
+        """Forget deleted topics (fenced); absent ones are skipped."""
+        ...
+
+    def restore_topic(
+        self,
+        deleted: DeletedTopic,
+        states: Mapping[TopicPartition, LeaderIsrAndControllerEpoch],
+        epoch_zk_version: int,
+    ) -> WriteError | None:
+        """Write a topic, its settings and states, and forget its deletion, at once (fenced).
+
+        NODE_EXISTS: there is a topic of that name. NO_NODE: the deletion is forgotten. After a lost
+        answer the write may be refused because its first attempt succeeded.
         """
         ...
 

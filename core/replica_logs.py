@@ -342,6 +342,18 @@ class ClusterNotes(Protocol):
         ...
 
 
+class DeletedReplicaLogs(Protocol):
+    """Deleted logs whose files are still there; ``hold`` may raise ``StorageError``."""
+
+    def hold(self, topic_partition: TopicPartition, topic_id: TopicId) -> bool:
+        """Keep the log that a replica had when its topic was deleted; return whether it is kept.
+
+        It is kept until ``get_or_create`` uses it again, and a loss of power does not change it.
+        Idempotent.
+        """
+        ...
+
+
 class ReplicaLogs(ClusterNotes, Protocol):
     """The logs of one broker, in one or several directories. Mirrors ``kafka.log.LogManager``."""
 
@@ -353,11 +365,23 @@ class ReplicaLogs(ClusterNotes, Protocol):
         """Return a log; None when there is none here, or its directory failed."""
         ...
 
+    @property
+    def deleted(self) -> DeletedReplicaLogs:
+        """The logs of deleted topics that are still there."""
+        ...
+
     def get_or_create(
-        self, topic_partition: TopicPartition, topic_id: TopicId | None, *, is_new: bool
+        self,
+        topic_partition: TopicPartition,
+        topic_id: TopicId | None,
+        *,
+        is_new: bool,
+        is_in_sync: bool = False,
     ) -> PartitionLog:
         """Return a log; create it if it does not exist. It may have another topic id.
 
+        Unless ``is_new``, a deleted log with the topic id is used again if it is still there. A log
+        that is created although its replica ``is_in_sync`` lacks records: it is never held.
         A log without an id is given ``topic_id``. Raises ``StorageError`` when the directory of the
         log failed, or when a failed directory may have the log and ``is_new`` is false.
         """

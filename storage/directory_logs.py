@@ -27,6 +27,7 @@ from regent.storage.checkpoints import (
     write_topic_id,
 )
 from regent.storage.directory_checkpoints import DirectoryCheckpoints
+from regent.storage.files import sync_path
 from regent.storage.future_logs import FutureLogs
 from regent.storage.log.log_contents import LogContents
 from regent.storage.log.log_file import CorruptSegmentError
@@ -45,9 +46,12 @@ from regent.storage.log_names import (
     out_of_use,
     rename_log,
 )
+from regent.storage.recovery.deleted_logs import CREATED_IN_ISR, DeletedLogs
 from regent.storage.recovery.stray_logs import (
     StrayLogCheckpoint,
     StrayLogs,
+    end_hold,
+    is_held,
     read_checkpoint,
     remove_checkpoint,
     write_checkpoint,
@@ -85,6 +89,7 @@ class DirectoryLogs:
         self.logs: dict[TopicPartition, UnifiedLog] = {}
         self.refused: dict[TopicPartition, str] = {}
         self.strays = StrayLogs(directory.path)
+        self.deleted = DeletedLogs(directory.path, self.strays, settings.wall_clock_ms)
         self.futures = FutureLogs(directory, settings.wall_clock_ms, self._create, self._add)
         self.found: set[TopicPartition] = set()
         self._settings = settings
@@ -167,6 +172,7 @@ class DirectoryLogs:
             (RECOVERY_POINTS, LOG_START_OFFSETS, HIGH_WATERMARKS, CLEANED_OFFSETS),
         )
         self.strays.load()
+        self.deleted.load(lost_power=self.suspects.lost_power)
         now_ms = self._settings.wall_clock_ms()
 
         def load(topic_partition: TopicPartition) -> tuple[LoadedLog, TopicId | None] | str:
@@ -299,11 +305,20 @@ class DirectoryLogs:
 
     # --- creating and removing logs ---
 
-    def create(self, topic_partition: TopicPartition, topic_id: TopicId | None) -> UnifiedLog:
-        """Create an empty log. Raises ``StorageError``."""
+    def create(
+        self, topic_partition: TopicPartition, topic_id: TopicId | None, *, lacks_records: bool
+    ) -> UnifiedLog:
+        """Create an empty log. Raises ``StorageError``.
+
+        ``lacks_records``: its replica is in sync, so there was another log before. Such a log is
+        not offered when its topic is brought back after a deletion.
+        """
         with self.directory:
             self.ends.add(topic_partition)
         contents = self._create(topic_partition, str(topic_partition), topic_id)
+        if lacks_records:
+            with self.directory:
+                (self._path(topic_partition) / CREATED_IN_ISR).touch()
         log = self.logs[topic_partition] = self._add(topic_partition, contents, topic_id)
         return log
 
@@ -338,6 +353,7 @@ class DirectoryLogs:
         self.checkpoints.forget_former(topic_partition)
         with self.directory:
             self.ends.add(topic_partition)
+            end_hold(stray)
             stray.rename(path)
             try:
                 contents, progress = self._load_stray(path, topic_partition)
@@ -351,6 +367,7 @@ class DirectoryLogs:
                 _log.error("%s: cannot use the stray log again: %s", topic_partition, error)
                 return None
             remove_checkpoint(path)
+            sync_path(self.directory.path)  # so that a loss of power does not undo the new name
         log = self.logs[topic_partition] = self._add(topic_partition, contents, topic_id)
         with self.directory:
             self.ends.note(topic_partition, contents.log_end_offset)
@@ -380,29 +397,51 @@ class DirectoryLogs:
             )
             return contents, progress
 
-    def delete_strays(self, topic_partition: TopicPartition, topic_id: TopicId | None) -> None:
-        """Delete the stray logs of a deleted topic. Raises ``StorageError``."""
-        for path in self.strays.take_all(topic_partition, topic_id):
-            with self.directory, suppress(FileNotFoundError):
-                path.rename(self.directory.path / out_of_use(topic_partition, TO_DELETE))
+    def delete_strays(
+        self, topic_partition: TopicPartition, topic_id: TopicId | None, *, also_held: bool
+    ) -> None:
+        """Delete the stray logs of a deleted topic. Raises ``StorageError``.
 
-    def remove(self, topic_partition: TopicPartition, suffix: str) -> None:
-        """Close a log and rename its directory. Raises ``StorageError``."""
+        Without ``also_held`` the log stays that is held: the request may be a late copy.
+        """
+        for path in self.strays.of(topic_partition, topic_id):
+            with self.directory, suppress(FileNotFoundError):
+                if also_held or not is_held(path):
+                    self.strays.forget(path)
+                    remove_checkpoint(path)  # the log that was in use is newer
+                    path.rename(self.directory.path / out_of_use(topic_partition, TO_DELETE))
+
+    def remove(
+        self, topic_partition: TopicPartition, suffix: str, deleted_topic: TopicId | None = None
+    ) -> None:
+        """Close a log and rename its directory. Raises ``StorageError``.
+
+        ``deleted_topic``: the topic is deleted; the log is offered in case that it comes back.
+        """
         with self.directory:
             log, topic_id = self.logs.get(topic_partition), self.topic_id(topic_partition)
+            may_return = topic_id is not None and topic_id == deleted_topic
             if log is not None:
-                if suffix == STRAY and log.is_usable:
-                    self._note_progress(log)
+                may_return &= log.is_usable and self._is_whole(topic_partition)
+                if log.is_usable and (suffix == STRAY or may_return):
+                    self._note_progress(log, is_synced=suffix == STRAY)
                 log.retire()
             self.ends.remove(topic_partition)
             path, now_ms = self._path(topic_partition), self._settings.wall_clock_ms()
             moved = rename_log(path, topic_partition, suffix, now_ms)
             if moved is not None and suffix == STRAY:
                 self.strays.add(moved, topic_id)
+            if moved is not None and topic_id is not None and may_return and log is not None:
+                self.deleted.add(moved, topic_partition, topic_id)
         self.logs.pop(topic_partition, None)
         self.refused.pop(topic_partition, None)
 
-    def _note_progress(self, log: UnifiedLog) -> None:
+    def _is_whole(self, topic_partition: TopicPartition) -> bool:
+        """Whether nothing is known of lost records of a log."""
+        is_suspect = topic_partition in self.suspects.names
+        return not is_suspect and not (self._path(topic_partition) / CREATED_IN_ISR).exists()
+
+    def _note_progress(self, log: UnifiedLog, *, is_synced: bool) -> None:
         try:
             is_compacted = int(log.first_dirty != NEVER_CLEANED)
             progress = StrayLogCheckpoint(
@@ -411,7 +450,7 @@ class DirectoryLogs:
                 log.checkpointed_high_watermark,
                 is_compacted,
             )
-            write_checkpoint(log.path, progress)
+            write_checkpoint(log.path, progress, is_synced=is_synced)
         except ShortageError:
             raise
         except StorageError:
@@ -471,7 +510,9 @@ class DirectoryLogs:
             with suppress(StorageError):  # it took its directory offline already
                 due_ms += log.delete_dropped_files(now_ms)
         with self.directory:
-            purged, left_ms = delete_renamed_logs(self.directory.path, now_ms, file_delete_delay_ms)
+            purged, left_ms = delete_renamed_logs(
+                self.directory.path, now_ms, file_delete_delay_ms, self.deleted.give_up
+            )
             for path in self.strays.take_due(now_ms, is_known):
                 shutil.rmtree(path)
                 purged += 1
@@ -534,3 +575,16 @@ def _each(items: Collection[_T], act: Callable[[_T], _R], *, threads: int) -> li
         return [act(item) for item in items]
     with named_executor(threads, "logs") as executor:
         return list(executor.map(act, items))
+
+
+def refuse_twice(
+    topic_partition: TopicPartition, first: DirectoryLogs, second: DirectoryLogs
+) -> None:
+    """Use neither of two logs of one partition: it is unknown which one is right."""
+    paths = f"{first.directory.path} and {second.directory.path}"
+    for logs in (first, second):
+        logs.logs.pop(topic_partition, None)
+        logs.refused[topic_partition] = (
+            f"there are logs of this partition in {paths}; move one of them away"
+        )
+    _log.error("%s: %s", topic_partition, first.refused[topic_partition])

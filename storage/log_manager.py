@@ -26,13 +26,14 @@ from regent.core.model import NO_LOG_END, BrokerId, SuspectReplicas, TopicPartit
 from regent.core.protocol.control import TopicId
 from regent.core.replica_logs import SeenOfCluster
 from regent.storage.compaction.log_cleaner_manager import LogCleanerManager
-from regent.storage.directory_logs import DirectoryLogs, LogSettings
+from regent.storage.directory_logs import DirectoryLogs, LogSettings, refuse_twice
 from regent.storage.disk_space import DiskSpace
 from regent.storage.log.open_files import OpenFiles
-from regent.storage.log.unified_log import UnifiedLog
+from regent.storage.log.unified_log import NEVER_STRAY, UnifiedLog
 from regent.storage.log_directory import LogDirectory
 from regent.storage.log_moves import MovesOfLogs
 from regent.storage.log_names import STRAY, TO_DELETE
+from regent.storage.recovery.deleted_logs import DeletedLogsOfBroker
 from regent.storage.recovery.segment_scrubber import SegmentScrubber
 
 _NEVER = 2**63 - 1  # a zxid that ZooKeeper never reaches
@@ -105,6 +106,7 @@ class LogManager:
             DirectoryLogs(LogDirectory(path, self._directory_failed), settings)
             for path in directories
         ]
+        self.deleted = DeletedLogsOfBroker(self._live)
         self.moves = MovesOfLogs(self._directories, self._homes, self._lock, wall_clock_ms)
 
     # --- the directories ---
@@ -140,7 +142,7 @@ class LogManager:
             for topic_partition in (*logs.logs, *logs.refused):
                 other = self._homes.setdefault(topic_partition, logs)
                 if other is not logs:
-                    self._refuse_twice(topic_partition, other, logs)
+                    refuse_twice(topic_partition, other, logs)
         self.moves.drop_useless()
         self._seen = self._read_seen()
 
@@ -288,15 +290,23 @@ class LogManager:
         return log if log is not None and log.is_usable else None
 
     def get_or_create(
-        self, topic_partition: TopicPartition, topic_id: TopicId | None, *, is_new: bool
+        self,
+        topic_partition: TopicPartition,
+        topic_id: TopicId | None,
+        *,
+        is_new: bool,
+        is_in_sync: bool = False,
     ) -> UnifiedLog:
         """Return a log; create it if it does not exist. Raises ``StorageError``."""
         with self._lock:
             home = self._homes.get(topic_partition)
             if home is None:
                 self.moves.cancel(topic_partition)  # the log that it copied is gone
-                taken_back = self._take_back(topic_partition, topic_id)
-                found = taken_back or self._create(topic_partition, topic_id, is_new=is_new)
+                goes_on = self.deleted.settle(topic_partition, topic_id, is_new=is_new)
+                found = self._take_back(topic_partition, topic_id)
+                found = found or self._create(topic_partition, topic_id, is_new, is_in_sync)
+                if goes_on:
+                    found.stray_high_watermark = NEVER_STRAY
                 self._suspect_changes += not self.knows_all  # the list of sound logs has changed
                 return found
             log = self.get(topic_partition)
@@ -311,9 +321,10 @@ class LogManager:
     ) -> None:
         """Remove a log at once and delete its files later. No-op if absent."""
         with self._lock:
-            self._remove(topic_partition, TO_DELETE)
+            is_used = topic_partition in self._homes
+            self._remove(topic_partition, TO_DELETE, deleted_topic)
             for logs in self._live():
-                logs.delete_strays(topic_partition, deleted_topic)
+                logs.delete_strays(topic_partition, deleted_topic, also_held=is_used)
 
     def set_aside(self, topic_partition: TopicPartition) -> None:
         """Rename a log as stray; ignore it if its directory is offline."""
@@ -522,14 +533,14 @@ class LogManager:
         return self._configs.get(topic, self._defaults)
 
     def _create(
-        self, topic_partition: TopicPartition, topic_id: TopicId | None, *, is_new: bool
+        self, topic_partition: TopicPartition, topic_id: TopicId | None, is_new: bool, in_isr: bool
     ) -> UnifiedLog:
         live = self._live()
         if not live or (len(live) < len(self._directories) and not is_new):
             raise StorageError(f"{topic_partition} may be in a log directory that is offline")
         preferred = self.moves.take_preferred(topic_partition)
         home = preferred or min(live, key=lambda logs: len(logs.logs))
-        log = home.create(topic_partition, topic_id)
+        log = home.create(topic_partition, topic_id, lacks_records=in_isr and not is_new)
         self._homes[topic_partition] = home
         self._removed.pop(topic_partition, None)
         return log
@@ -552,13 +563,15 @@ class LogManager:
                 raise StorageError(f"{topic_partition}: {logs.why_unusable(topic_partition)}")
         return None
 
-    def _remove(self, topic_partition: TopicPartition, suffix: str) -> None:
+    def _remove(
+        self, topic_partition: TopicPartition, suffix: str, deleted_topic: TopicId | None = None
+    ) -> None:
         self.moves.cancel(topic_partition)
         home = self._homes.get(topic_partition)
         if home is None:
             return
         self._suspect_changes += topic_partition in home.refused
-        home.remove(topic_partition, suffix)
+        home.remove(topic_partition, suffix, deleted_topic)
         self.mark_sound(topic_partition)
         for logs in self._live():
             if topic_partition in logs.refused:  # two directories have a log; neither is used
@@ -568,18 +581,6 @@ class LogManager:
             self._removed[topic_partition] = None
             if len(self._removed) > _REMOVED:
                 del self._removed[next(iter(self._removed))]
-
-    def _refuse_twice(
-        self, topic_partition: TopicPartition, first: DirectoryLogs, second: DirectoryLogs
-    ) -> None:
-        """Use neither of two logs of one partition: it is unknown which one is right."""
-        paths = f"{first.directory.path} and {second.directory.path}"
-        for logs in (first, second):
-            logs.logs.pop(topic_partition, None)
-            logs.refused[topic_partition] = (
-                f"there are logs of this partition in {paths}; move one of them away"
-            )
-        _log.error("%s: %s", topic_partition, first.refused[topic_partition])
 
     def _check_any_live(self) -> None:
         if not self._live():

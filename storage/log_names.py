@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from uuid import uuid4
 
@@ -92,28 +93,37 @@ def rename_log(
     """
     moved = path.with_name(out_of_use(topic_partition, suffix))
     try:
-        path.rename(moved)
+        move_log(path, moved, now_ms)
     except FileNotFoundError:
         return None
-    os.utime(moved, ns=(now_ms * 1_000_000, now_ms * 1_000_000))
     return moved
 
 
+def move_log(path: Path, moved: Path, now_ms: int) -> None:
+    """Rename the directory of a log, and note when. Raises ``OSError``."""
+    path.rename(moved)
+    os.utime(moved, ns=(now_ms * 1_000_000, now_ms * 1_000_000))
+
+
 def delete_renamed_logs(
-    directory: Path, now_ms: int, file_delete_delay_ms: int
+    directory: Path, now_ms: int, file_delete_delay_ms: int, give_up: Callable[[Path], bool]
 ) -> tuple[int, list[int]]:
     """Delete the logs whose delay is over. Raises ``OSError``.
 
-    Return how many they were, and when each of the others is due.
+    ``give_up`` is called before the files of a log are deleted; it returns whether the log is
+    still there. Return how many they were, and when each of the others is due.
     """
     purged, left_ms = 0, []
     with os.scandir(directory) as entries:
         deleted = [e for e in entries if e.name.endswith(TO_DELETE) and is_moved(e.name)]
     for entry in deleted:
-        due_ms = entry.stat().st_mtime_ns // 1_000_000 + file_delete_delay_ms
-        if due_ms <= now_ms:
+        try:
+            due_ms = entry.stat().st_mtime_ns // 1_000_000 + file_delete_delay_ms
+        except FileNotFoundError:
+            continue  # it came back into use
+        if due_ms > now_ms:
+            left_ms.append(due_ms)
+        elif give_up(Path(entry.path)):
             shutil.rmtree(entry.path)
             purged += 1
-        else:
-            left_ms.append(due_ms)
     return purged, left_ms

@@ -128,6 +128,10 @@ BrokerEndsZNode = ZNode("/regent/broker_ends", EMPTY, BROKER, NONE)
 BrokerEndZNode = ZNode("/regent/broker_ends/<id>", brokers.END, BROKER, NONE)
 """When and why a broker ended. It writes this last, and deletes it when it has registered again."""
 
+DeletedTopicsZNode = ZNode("/regent/deleted_topics", EMPTY, CONTROLLER, EPOCH)
+DeletedTopicZNode = ZNode("/regent/deleted_topics/<id>", topics.DELETED_TOPIC, CONTROLLER, EPOCH)
+"""What is needed to bring the deleted topic with an id back, while brokers keep its logs."""
+
 # ---- brokers ------------------------------------------------------------------------------------
 
 BrokersZNode = ZNode("/brokers", EMPTY, BROKER, NONE)

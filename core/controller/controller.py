@@ -81,6 +81,7 @@ from regent.core.controller.events import (
     TopicDeletionStopReplicaResponseReceived,
     TopicUncleanLeaderElectionEnable,
     UncleanLeaderElectionEnable,
+    UndeleteTopic,
     UpdateMetadataResponseReceived,
     ZkPartitionReassignment,
 )
@@ -168,6 +169,10 @@ class Controller:
     def context(self) -> ControllerContext:
         """The controller's state; empty while it is not active."""
         return self._services.context
+
+    def keep_deleted_topics_for(self, delay_ms: int) -> None:
+        """Set for how long topics that are deleted from now on can come back. Thread-safe."""
+        self._services.settings.log_segment_delete_delay_ms = delay_ms
 
     def flush_to(self, perform: Callable[[list[Effect]], None]) -> None:
         """Set what performs urgent effects while their event is still being handled.
@@ -273,6 +278,8 @@ class Controller:
                 self._reassignments.on_partition_modifications(topic)
             case TopicDeletion():
                 self._deletions.on_topic_deletion()
+            case UndeleteTopic(request_id, request):
+                self._reply(request_id, self._deletions.deleted.undelete(request))
             case ZkPartitionReassignment():
                 self._reassignments.on_zk_reassignment()
             case PartitionReassignmentIsrChange(topic_partition):

@@ -27,6 +27,7 @@ from regent.core.protocol.controller import (
     ControllerRequest,
     DescribeControllerRequest,
     MoveControllerRequest,
+    UndeleteTopicRequest,
 )
 from regent.core.protocol.messages.partitions import (
     AlterPartitionReassignmentsRequest,
@@ -121,6 +122,14 @@ class MoveController:
     request_id: RequestId
     controller_epoch: int
     epoch_zk_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class UndeleteTopic:
+    """An operator asks to bring a deleted topic back."""
+
+    request_id: RequestId
+    request: UndeleteTopicRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,6 +396,7 @@ ControllerEvent: TypeAlias = (
     | AdvertisedListenersChanged
     | Resign
     | MoveController
+    | UndeleteTopic
     | StandAgain
     | BrokerChange
     | BrokerModifications
@@ -459,6 +469,7 @@ _IDEMPOTENT_TRIGGERS = (
 
 _ABOUT_ONE_OF_MANY = (
     MoveController,
+    UndeleteTopic,
     BrokerModifications,
     PartitionModifications,
     TopicUncleanLeaderElectionEnable,
@@ -519,6 +530,8 @@ def event_of(request: ControllerRequest, request_id: RequestId) -> ControllerEve
             return ControlledShutdown(request_id, broker_id, broker_epoch)
         case MoveControllerRequest(controller_epoch, epoch_zk_version):
             return MoveController(request_id, controller_epoch, epoch_zk_version)
+        case UndeleteTopicRequest():
+            return UndeleteTopic(request_id, request)
         case AlterPartitionRequest():
             return AlterPartitionReceived(request_id, request)
         case ElectLeadersRequest():

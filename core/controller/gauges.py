@@ -140,6 +140,7 @@ _STATES: dict[type[ControllerEvent], ControllerState] = {
     events.EventsLost: ControllerState.CONTROLLER_CHANGE,
     events.ControllerFailuresChange: ControllerState.TOPIC_CHANGE,
     events.TopicDeletion: ControllerState.TOPIC_DELETION,
+    events.UndeleteTopic: ControllerState.TOPIC_DELETION,
     events.TopicDeletionStopReplicaResponseReceived: ControllerState.TOPIC_DELETION,
     events.ZkPartitionReassignment: ControllerState.ALTER_PARTITION_REASSIGNMENT,
     events.PartitionReassignmentIsrChange: ControllerState.ALTER_PARTITION_REASSIGNMENT,

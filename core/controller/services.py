@@ -24,6 +24,7 @@ class ControllerSettings:
     is sent again, and unreadable znodes are read again. After ``controlled_shutdown_abandoned_ms``
     a broker that asked to stop, and did not, is used again. After ``changes_at_once`` elections, or
     removals of a replica from ISRs, their requests are sent, before the next ones are decided.
+    For ``log_segment_delete_delay_ms`` deleted topics can come back.
     ``delegation_tokens_are_on``: expired delegation tokens are deleted. A registration is renewed
     ``registration_renewal_ms`` after the last renewal at the earliest, and each time twice as late.
     """
@@ -47,6 +48,7 @@ class ControllerSettings:
     max_request_bytes: int = MAX_REQUEST_BYTES
     changes_at_once: int = 2_000
     delegation_tokens_are_on: bool = False
+    log_segment_delete_delay_ms: int = LogConfig.file_delete_delay_ms
     delegation_token_expiry_check_interval_ms: int = 3_600_000
 
 

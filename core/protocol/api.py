@@ -10,6 +10,8 @@ from regent.core.protocol.broker import (
     DescribeEventsResponse,
     DescribeMetadataRequest,
     DescribeMetadataResponse,
+    HoldDeletedLogsRequest,
+    HoldDeletedLogsResponse,
     ShutdownBrokerRequest,
     ShutdownBrokerResponse,
 )
@@ -41,6 +43,8 @@ class ApiKey(IntEnum):
     DESCRIBE_CONTROLLER = 1003
     AWAIT_BROKERS = 1004
     MOVE_CONTROLLER = 1005
+    HOLD_DELETED_LOGS = 1006
+    UNDELETE_TOPIC = 1007
     PLACE_TOPICS = 1010
     PLACEMENT_STATUS = 1011
 
@@ -51,6 +55,7 @@ ActorRequest: TypeAlias = (
     | DescribeMetadataRequest
     | DescribeEventsRequest
     | ShutdownBrokerRequest
+    | HoldDeletedLogsRequest
     | PlaceTopicsRequest
     | PlacementStatusRequest
 )
@@ -60,6 +65,7 @@ ActorResponse: TypeAlias = (
     | DescribeMetadataResponse
     | DescribeEventsResponse
     | ShutdownBrokerResponse
+    | HoldDeletedLogsResponse
     | PlaceTopicsResponse
     | PlacementStatusResponse
 )

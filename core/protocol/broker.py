@@ -95,6 +95,25 @@ class ShutdownBrokerResponse:
     remaining_partitions: tuple[TopicPartition, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class HoldDeletedLogsRequest:
+    """Asks a broker to keep its deleted logs of a topic until the topic comes back."""
+
+    topic: str
+    topic_id: TopicId
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HoldDeletedLogsResponse:
+    """The partitions whose logs the broker keeps, and the broker epoch in which it says so."""
+
+    error_code: Errors
+    broker_id: BrokerId
+    broker_epoch: int = -1
+    held: tuple[int, ...] = ()
+
+
 class JournalPosition(NamedTuple):
     """Where a line of a journal begins: the number of its file, and the offset in bytes."""
 

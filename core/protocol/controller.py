@@ -196,9 +196,40 @@ class MoveControllerResponse:
     message: str = ""
 
 
+class HeldLogs(NamedTuple):
+    """The partitions of a deleted topic of which a broker keeps its logs, in one broker epoch."""
+
+    broker_id: BrokerId
+    broker_epoch: int
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UndeleteTopicRequest:
+    """Asks the controller to bring a deleted topic back.
+
+    ``deletion_zxid``: the zxid of the last change of its znode below ``/regent/deleted_topics``.
+    ``held``: what the brokers have answered to ``HoldDeletedLogsRequest`` since that was read.
+    """
+
+    topic: str
+    topic_id: TopicId
+    deletion_zxid: int
+    held: tuple[HeldLogs, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UndeleteTopicResponse:
+    """``problem`` is empty if the topic is back."""
+
+    error_code: Errors
+    problem: str = ""
+
+
 ControllerRequest: TypeAlias = (
     ControlledShutdownRequest
     | MoveControllerRequest
+    | UndeleteTopicRequest
     | DescribeControllerRequest
     | AwaitBrokersRequest
     | AlterPartitionRequest
@@ -207,6 +238,7 @@ ControllerRequest: TypeAlias = (
 ControllerResponse: TypeAlias = (
     ControlledShutdownResponse
     | MoveControllerResponse
+    | UndeleteTopicResponse
     | DescribeControllerResponse
     | AwaitBrokersResponse
     | AlterPartitionResponse

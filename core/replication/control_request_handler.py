@@ -237,8 +237,9 @@ class ControlRequestHandler:
                 self._logs.set_aside(topic_partition)
                 replica_log = None
             if replica_log is None or replica_log.topic_id is None:
+                is_new, in_isr = state.is_new or has_failed, self._broker_id in state.isr
                 replica_log = self._logs.get_or_create(
-                    topic_partition, topic_id, is_new=state.is_new or has_failed
+                    topic_partition, topic_id, is_new=is_new, is_in_sync=in_isr
                 )
             error = _why_not(replica_log, topic_id, state.leader_epoch)
             if error is not Errors.NONE:

@@ -69,6 +69,8 @@ SENDERS: Final[Mapping[ApiKey, Sender]] = {
     ApiKey.PLACEMENT_STATUS: Sender.MEMBER,
     ApiKey.SHUTDOWN_BROKER: Sender.OPERATOR,
     ApiKey.MOVE_CONTROLLER: Sender.OPERATOR,
+    ApiKey.HOLD_DELETED_LOGS: Sender.OPERATOR,
+    ApiKey.UNDELETE_TOPIC: Sender.OPERATOR,
 }
 """Who may send each request; a test fails for an API without a row."""
 

@@ -19,12 +19,14 @@ from regent.core.errors import BadDataError, ShortageError, StorageError
 from regent.core.model import TopicPartition
 from regent.core.protocol.control import TopicId
 from regent.storage.checkpoints import parse_numbers, read_rows, read_topic_id, write_rows
+from regent.storage.files import sync_path
 from regent.storage.log_names import STRAY, is_moved, is_name_of
 
 STRAY_KEPT_MS = 24 * 60 * 60 * 1000
 """How long to keep a stray log if other brokers have its partition."""
 
 _CHECKPOINT = "set-aside-checkpoint"
+_HELD = "held-for-undelete"
 
 
 class StrayLogCheckpoint(NamedTuple):
@@ -75,24 +77,22 @@ class StrayLogs:
     def take_usable(self, topic_partition: TopicPartition, topic_id: TopicId | None) -> Path | None:
         """Take the newest stray log that can be used again; None: there is none."""
         with self._lock:
-            usable = [
-                path
-                for path in self._of(topic_partition, topic_id)
-                if (path / _CHECKPOINT).exists()
-            ]
+            usable = list(filter(can_be_used_again, self._of(topic_partition, topic_id)))
             if not usable:
                 return None
             newest = max(usable, key=_modified_ns)
             del self._topic_ids[newest.name]
             return newest
 
-    def take_all(self, topic_partition: TopicPartition, topic_id: TopicId | None) -> list[Path]:
-        """Take all stray logs of a partition with the same topic id."""
+    def of(self, topic_partition: TopicPartition, topic_id: TopicId | None) -> list[Path]:
+        """Return the stray logs of a partition with a topic id."""
         with self._lock:
-            found = self._of(topic_partition, topic_id)
-            for path in found:
-                del self._topic_ids[path.name]
-            return found
+            return self._of(topic_partition, topic_id)
+
+    def forget(self, path: Path) -> None:
+        """Remove a stray log."""
+        with self._lock:
+            self._topic_ids.pop(path.name, None)
 
     def take_due(self, now_ms: int, is_known: Callable[[TopicId], bool]) -> list[Path]:
         """Take the stray logs that were kept long enough and that other brokers have."""
@@ -119,9 +119,44 @@ class StrayLogs:
         ]
 
 
-def write_checkpoint(path: Path, progress: StrayLogCheckpoint) -> None:
+def write_checkpoint(path: Path, progress: StrayLogCheckpoint, *, is_synced: bool = True) -> None:
     """Write the offsets needed to use a log again into its directory. Raises ``StorageError``."""
-    write_rows(path / _CHECKPOINT, [" ".join(map(str, progress))])
+    write_rows(path / _CHECKPOINT, [" ".join(map(str, progress))], is_synced=is_synced)
+
+
+def can_be_used_again(path: Path) -> bool:
+    """Whether a log that is out of use has the offsets that are needed to use it again."""
+    return (path / _CHECKPOINT).exists()
+
+
+def mark_held(path: Path, name: str) -> None:
+    """Note that a log is kept until its topic returns, once it is renamed to ``name``.
+
+    Its files must be flushed. So they are whole if it has the note and the name, whatever happens;
+    in a log with another name the note is what a crash has left. Raises ``OSError``.
+    """
+    note = path / _HELD
+    note.write_text(name)
+    sync_path(note)
+    sync_path(path)
+
+
+def is_held(path: Path) -> bool:
+    """Whether a stray log is kept until its topic returns. Raises ``OSError``."""
+    try:
+        return (path / _HELD).read_bytes() == path.name.encode()
+    except FileNotFoundError:
+        return False
+
+
+def end_hold(path: Path) -> None:
+    """Remove the note of a log that will be used; a loss of power does not bring it back.
+
+    Raises ``OSError``.
+    """
+    if is_held(path):
+        (path / _HELD).unlink()
+        sync_path(path)
 
 
 def read_checkpoint(path: Path) -> StrayLogCheckpoint:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -24,9 +25,14 @@ from regent.console.inquiries import BrokerQuestions
 from regent.console.operator_actions import CHANGES_FILE, OPERATIONS, perform
 from regent.console.record_browser import RecordQuery, RecordsError, read_records, shown_bytes
 from regent.console.web_server import Console
-from regent.core.errors import RegentError
+from regent.core.errors import Errors, RegentError
 from regent.core.model import EndPoint, ReplicaAssignment, TopicPartition
+from regent.core.ports import DeletedPartition, DeletedTopic
+from regent.core.protocol.broker import HoldDeletedLogsRequest, HoldDeletedLogsResponse
+from regent.core.protocol.controller import UndeleteTopicRequest, UndeleteTopicResponse
 from regent.testing.waits import eventually, scaled
+from regent.transport.control.codec import Request
+from regent.zk.znodes import DeletedTopicZNode
 from tests.support.fake_cluster import ADDRESS, FakeCluster, replicas, write_cluster_file
 from tests.support.memory_logs import MemoryLogs
 from tests.support.served_endpoint import BROKER, ServedEndpoint
@@ -373,10 +379,37 @@ def test_a_topic_is_created_grown_configured_protected_and_deleted(topics: FakeC
     )
 
 
+def test_a_deleted_topic_is_brought_back(topics: FakeCluster) -> None:
+    topic_id, now_ms = "A" * 22, time.time_ns() // 1_000_000
+    row = DeletedPartition((0, 1), (0, 1), 3)
+    deleted = DeletedTopic(TOPIC, topic_id, now_ms, now_ms + 60_000, {0: row}, {})
+    topics.put(DeletedTopicZNode.path(topic_id), DeletedTopicZNode.encode(deleted))
+
+    def hold(request: Request) -> HoldDeletedLogsResponse:
+        assert isinstance(request, HoldDeletedLogsRequest)
+        return HoldDeletedLogsResponse(Errors.NONE, 0, 9, request.partitions)
+
+    def bring_back(_: Request) -> UndeleteTopicResponse:
+        topics.put_topic(TOPIC, {0: ReplicaAssignment((0, 1))}, topic_id)
+        topics.put_state(AT, 0, (0, 1))
+        return UndeleteTopicResponse(Errors.NONE)
+
+    topics.answers[HoldDeletedLogsRequest] = hold
+    topics.answers[UndeleteTopicRequest] = lambda _: UndeleteTopicResponse(Errors.NONE, "no")
+    with pytest.raises(RegentError, match="no"):
+        done(topics, "undelete-topic", name=TOPIC)
+    topics.answers[UndeleteTopicRequest] = bring_back
+    assert done(topics, "undelete-topic", name=f" {TOPIC} ") == "topic payments is back"
+    with pytest.raises(RegentError, match="exists"):
+        done(topics, "undelete-topic", name=TOPIC)
+
+
 @pytest.mark.parametrize(
     ("operation", "fields", "problem"),
     [
         ("create-topic", {}, "Give a name"),
+        ("undelete-topic", {}, "Give a name"),
+        ("undelete-topic", {"name": "t"}, "cannot come back"),
         ("create-topic", {"name": "t", "partitions": "0"}, "no number of partitions"),
         ("create-topic", {"name": "t", "settings": "retention"}, "is not NAME=VALUE"),
         ("grow-topic", {"target": TOPIC, "partitions": "many"}, "no number of partitions"),

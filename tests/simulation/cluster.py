@@ -74,6 +74,7 @@ def short_settings() -> ControllerSettings:
     """Return settings under which all delays end within ``QUIET_MS``."""
     return ControllerSettings(
         registration_renewal_ms=1_000,
+        log_segment_delete_delay_ms=5_000,
         topic_deletion_retry_ms=2_000,
         election_retry_ms=250,
         leader_imbalance_check_interval_seconds=5,

@@ -412,9 +412,9 @@ def dropped_events_without_a_new_term() -> Any:
 
 
 SEARCH_FROM: dict[Callable[[], Any], int] = {
-    epoch_read_after_waking: 76,
+    epoch_read_after_waking: 105,
     proposals_of_any_version: 2,
-    any_replica_may_join_the_isr: 36,
+    any_replica_may_join_the_isr: 85,
     final_replica_set_written_first: 1,
     failed_deletions_count_as_done: 106,
     watches_armed_after_the_read: 1696,
@@ -429,7 +429,7 @@ SEARCH_FROM: dict[Callable[[], Any], int] = {
     remaining_leaderships_not_reported: 44,
     leaving_brokers_used_again_at_once: 10,
     brokers_that_stay_never_used_again: 34,
-    waiting_shutdowns_not_answered: 500,
+    waiting_shutdowns_not_answered: 115,
     requests_left_unanswered: 1,
     any_proposal_accepted: 56,
     cancelled_moves_continue: 10,

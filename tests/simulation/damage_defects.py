@@ -180,8 +180,8 @@ SEARCH_FROM: dict[Callable[[], Any], int] = {
     stopped_replicas_started_by_notifications: 20,
     returned_replicas_stay_offline: 19,
     no_new_epoch_for_returned_replicas: 19,
-    no_new_epoch_for_damaged_logs: 49,
+    no_new_epoch_for_damaged_logs: 122,
     damaged_replicas_not_deleted: 4466,
-    unreadable_logs_taken_for_deleted: 182,
+    unreadable_logs_taken_for_deleted: 267,
     logs_of_lost_topics_deleted: 17,
 }

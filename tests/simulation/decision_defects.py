@@ -322,7 +322,7 @@ def late_copies_applied() -> Any:
 
 SEARCH_FROM: dict[Callable[[], Any], int] = {
     proposals_of_stale_leader_epochs: 16,
-    refused_proposals_written: 36,
+    refused_proposals_written: 85,
     proposals_of_former_broker_epochs: 88,
     members_of_any_broker_epoch: 112,
     proposals_of_any_broker: 56,
@@ -332,7 +332,7 @@ SEARCH_FROM: dict[Callable[[], Any], int] = {
     moves_forgotten_at_failover: 3,
     removed_replicas_left_alone: 1,
     deletion_watch_set_once: 14,
-    answers_of_former_broker_epochs_count: 267,
+    answers_of_former_broker_epochs_count: 293,
     leaving_brokers_get_no_requests: 113,
     deletions_forgotten_at_failover: 52,
     failed_replicas_may_lead: 64,

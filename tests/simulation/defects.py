@@ -25,6 +25,7 @@ from tests.simulation import (
     tampering_defects,
     token_defects,
     transaction_defects,
+    undeletion_defects,
 )
 
 Defect: TypeAlias = Callable[[], Any]
@@ -48,6 +49,7 @@ _MODULES = (
     metadata_defects,
     token_defects,
     kafka_defects,
+    undeletion_defects,
 )
 
 DEFECTS: tuple[Defect, ...] = tuple(
@@ -89,6 +91,7 @@ QUICKEST_DEFECTS: frozenset[Defect] = frozenset(
         tampering_defects.registrations_of_others_overwritten,
         token_defects.renewed_tokens_deleted,
         token_defects.tokens_looked_at_by_the_first_controller_only,
+        undeletion_defects.deleted_logs_not_held,
     }
 )
 """Defects that `make test` searches for: some of each module, those that are found soonest."""

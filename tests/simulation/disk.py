@@ -101,10 +101,15 @@ class Disk(MemoryLogs):
         return log
 
     def get_or_create(
-        self, topic_partition: TopicPartition, topic_id: TopicId | None, *, is_new: bool
+        self,
+        topic_partition: TopicPartition,
+        topic_id: TopicId | None,
+        *,
+        is_new: bool,
+        is_in_sync: bool = False,
     ) -> MemoryLog:
         """Return a log, which is in use from now on."""
-        log = super().get_or_create(topic_partition, topic_id, is_new=is_new)
+        log = super().get_or_create(topic_partition, topic_id, is_new=is_new, is_in_sync=is_in_sync)
         self._superseded.discard(log)
         return log
 
@@ -138,6 +143,7 @@ class Disk(MemoryLogs):
         lost = self.fragile(directory)
         for name in lost:
             self.observer.on_lost(self.broker_id, self.log(name))
+        self.deleted.fail(lambda name: name.partition % 2 == directory)
         self.fail(lost)
 
     def changed(self, is_elsewhere: IsElsewhere, note: Callable[[str], None]) -> Disk:
@@ -150,6 +156,8 @@ class Disk(MemoryLogs):
             if not self.log(name).is_offline:  # a damaged one may be out of service already
                 self.observer.on_lost(self.broker_id, self.log(name))
             self._out_of_sight[name] = self._logs.pop(name)
+        self.deleted.fail(lambda name: name.partition % 2 == 0)
+        self.deleted.start()
         self._removed.clear()
         self.has_failed = True
         return self
@@ -157,6 +165,7 @@ class Disk(MemoryLogs):
     def repair(self, *, has_its_data: bool = False) -> Disk:
         """Replace the failed directory by an empty one, or by itself."""
         self.replace_failed()
+        self.deleted.start()
         lost, self._out_of_sight = self._out_of_sight, {}
         for name, log in lost.items():
             if has_its_data and name not in self._logs:  # else there would be two, both unusable
@@ -250,6 +259,7 @@ class Disk(MemoryLogs):
 
         The broker knows after its start that the machine lost power.
         """
+        self.deleted.purge()
         for name in self.hosted():
             self.suspect.add(name)
             log, count = self.log(name), lost_batches()

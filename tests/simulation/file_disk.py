@@ -137,7 +137,12 @@ class FileDisk(LogManager):
             super().mark_damaged(topic_partition, reason)
 
     def get_or_create(
-        self, topic_partition: TopicPartition, topic_id: TopicId | None, *, is_new: bool
+        self,
+        topic_partition: TopicPartition,
+        topic_id: TopicId | None,
+        *,
+        is_new: bool,
+        is_in_sync: bool = False,
     ) -> UnifiedLog:
         """Return a log; a new one replaces an unreadable one."""
         machine = self.machine
@@ -147,7 +152,9 @@ class FileDisk(LogManager):
             machine.superseded.add(topic_partition)
         elif not machine.hidden:
             machine.superseded.discard(topic_partition)
-        return super().get_or_create(topic_partition, topic_id, is_new=is_new)
+        return super().get_or_create(
+            topic_partition, topic_id, is_new=is_new, is_in_sync=is_in_sync
+        )
 
     @past_all_guards
     def delete(

@@ -29,6 +29,7 @@ class Invariants:
         self.handled_requests = HandledRequests(cluster, self.history, self.situations)
         self.records = RecordHistory(cluster, self.history, self.situations)
         self.history.on_deletion_requested = self.records.on_deletion_requested
+        self.history.on_operation = self.records.on_operation
         self.history.on_topic_lost = self.records.on_topic_lost
         self.history.on_given_up = self.records.on_given_up
         self.history.on_unclean_election = self.records.on_unclean_election

@@ -28,5 +28,5 @@ def missing_broker_epochs_taken_for_0() -> Any:
 SEARCH_FROM = {
     deletions_of_brokers_of_kafka_forgotten: 862,
     requests_of_kafka_taken_for_full: 175,
-    missing_broker_epochs_taken_for_0: 19,
+    missing_broker_epochs_taken_for_0: 70,
 }

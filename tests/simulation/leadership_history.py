@@ -90,6 +90,7 @@ class LeadershipHistory:
             lambda topic, topic_id, assignment: None
         )
         self.on_given_up: Callable[[str], None] = lambda topic: None
+        self.on_operation: Callable[[Operation], None] = lambda operation: None
         self.on_unclean_election: Callable[[TopicPartition, str, int], None] = lambda *election: (
             None
         )
@@ -181,6 +182,7 @@ class LeadershipHistory:
         for operation in transaction.operations:
             if isinstance(operation, Check):
                 continue
+            self.on_operation(operation)
             parent, _, name = operation.path.rpartition("/")
             if parent == "/brokers/topics":
                 self._note_topic(name, operation, is_brokers=is_brokers)

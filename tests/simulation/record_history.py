@@ -10,6 +10,7 @@ from regent.core.model import BrokerId, LeaderAndIsr, ReplicaAssignment, TopicPa
 from regent.core.protocol.broker import FetchRequest, FetchResponse
 from regent.core.protocol.client import ACKS_ALL, ConsumedPartition, ProducedPartition
 from regent.core.replication.partition import Partition, Role
+from regent.zk.client.operations import Operation
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.client_requests import ConsumeRequest, ProduceRequest
 from tests.simulation.cluster import Cluster
@@ -18,6 +19,7 @@ from tests.simulation.leadership_history import Belief, LeadershipHistory
 from tests.simulation.records import RecordObserver
 from tests.simulation.simulated_logs import NamedLog, SimulatedLog
 from tests.simulation.situations import Situation, Situations
+from tests.simulation.undeletions import PromisedRecords
 from tests.support.memory_logs import StoredBatch
 from tests.support.record_batches import records_of, values_of
 from tests.support.record_checks import Header, headers_of
@@ -48,6 +50,7 @@ class RecordHistory(RecordObserver):
         self._lossy_outside: set[tuple[BrokerId, TopicPartition]] = set()
         self._led: dict[TopicPartition, tuple[BrokerId, int]] = {}  # leaders and leader epochs
         self._doomed: set[str] = set()
+        self._promised = PromisedRecords(cluster, situations)
         # Are told of each batch, by the checks of transactions.
         self.on_led_batch: Callable[[BrokerId, CommittedRecords, StoredBatch], None]
         self.on_led_batch = lambda broker_id, known, batch: None
@@ -91,12 +94,21 @@ class RecordHistory(RecordObserver):
     def on_unclean_election(self, name: TopicPartition, topic_id: str, leader_epoch: int) -> None:
         """A leader was elected that was not in the ISR."""
         self._records_of(LogKey(name, topic_id)).unclean_epochs.append(leader_epoch)
+        self._promised.give_up(LogKey(name, topic_id))
 
     def on_deletion_requested(self, topic: str) -> None:
         """A topic is queued for deletion: brokers may delete its logs now."""
+        topic_id = self._leaderships.topic_id(topic)
+        for key, known in self._known.items():
+            if key.name.topic == topic and key.topic_id == topic_id:
+                self._promised.on_deletion_requested(key, known)
         self.on_given_up(topic)
         self._doomed.add(topic)
         self._kept = {kept for kept in self._kept if kept[0].topic != topic}
+
+    def on_operation(self, operation: Operation) -> None:
+        """ZooKeeper was written."""
+        self._promised.on_operation(operation, self._records_of)
 
     def on_topic_lost(
         self, topic: str, topic_id: str, assignment: Mapping[int, ReplicaAssignment]
@@ -323,6 +335,9 @@ class RecordHistory(RecordObserver):
         checked = log.log_start_offset if before is None else before
         if before is None:
             known.check_leader(broker.broker_id, log, epoch)
+            if (broker.broker_id, name) in self._lossy.keys() | self._lossy_outside:
+                self._promised.give_up(known.key)  # others copy what it has
+            self._promised.check_leader(known.key, broker.broker_id, log, known)
         else:
             assert partition.high_watermark > before, f"HighWatermarkFalls: {before}: {partition}"
         if log.log_start_offset > known.deleted_to and not known.is_tainted:

@@ -91,6 +91,7 @@ from tests.simulation.tampering import Tampering
 from tests.simulation.tokens import TokenClients, assert_tokens_converged, has_tokens
 from tests.simulation.transaction_server import TransactionWorld
 from tests.simulation.transactions import Transactions, positions_world, transaction_world
+from tests.simulation.undeletions import Undeletions
 from tests.support.fake_zookeeper import Call, Hook, Moment
 
 READS = ("get", "get_many", "children", "children_many")
@@ -170,6 +171,9 @@ class Simulation:
         self._bounds = Bounds(self.cluster, self.invariants.history)
         self._poison = Poison(self.cluster, seed, self.invariants.history, self._note)
         self._forged_orders = ForgedOrders(self.cluster, seed, self._note)
+        self._undeletions = Undeletions(
+            self.cluster, seed, self._note, self._restart_without_a_directory
+        )
         self._addresses = Addresses(self.cluster, seed, self.situations, self._note)
         self.cluster.before_rest = self._before_rest
         self._configurations = Configurations(self.cluster, BROKERS, seed, self._note)
@@ -347,6 +351,7 @@ class Simulation:
     def _before_rest(self) -> None:
         """Let time-dependent events happen that go on without faults."""
         self._bounds.look()
+        self._undeletions.act_at_rest()
         self._kinds.rest()
         self.cluster.zookeeper.catch_up()
         if not self._kinds.is_on:
@@ -369,6 +374,7 @@ class Simulation:
             self._tampering.act()
         if self._faults_are_on and not self._tampering.is_replaced and not is_with_kafka:
             self._denials.act()
+        self._undeletions.act()
         self._ensemble.act()
         for application in self._applications if self._faults_are_on else ():
             application.act_at_times()
@@ -691,10 +697,23 @@ class Simulation:
             self._end(broker)
             self.cluster.expire(self._forgotten_sessions.pop())
             self.cluster.zookeeper.put(DeleteTopicsTopicZNode.path(topic))
-            disk = self.cluster.disks[broker.broker_id]
-            self.cluster.disks[broker.broker_id] = disk.start_broken()
-            self._ports[broker.broker_id] = self.cluster.start(broker.broker_id).port
-            self.cluster.run_for(SETTLED_MS)
+            self._start_without_a_directory(broker.broker_id)
+
+    def _restart_without_a_directory(self, broker_id: BrokerId) -> None:
+        """Let a broker end and start again, and the controller know of it."""
+        broker = self.cluster.brokers[broker_id]
+        is_off = not self._faults_are_on or self._kinds.is_on or self._is_in_call(broker)
+        if is_off or broker.disk.has_failed or broker in self.cluster.active_controllers:
+            return
+        self._note("%d starts again without a directory", broker_id)
+        self._end(broker)
+        self.cluster.expire(self._forgotten_sessions.pop())
+        self._start_without_a_directory(broker_id)
+
+    def _start_without_a_directory(self, broker_id: BrokerId) -> None:
+        self.cluster.disks[broker_id] = self.cluster.disks[broker_id].start_broken()
+        self._ports[broker_id] = self.cluster.start(broker_id).port
+        self.cluster.run_for(SETTLED_MS)
 
     def _cut_the_power(self) -> None:
         """Cut the power of all machines at once, or of all but one; some restart at once."""

@@ -57,6 +57,7 @@ class Situation(Enum):
     FAILOVER_IN_DELETION = "a controller is elected while a topic is deleted"
     UNCLEAN_ELECTION = "an unclean leader is elected"
     LAST_IN_SYNC_DIES = "the last member of an ISR dies"
+    TOPIC_BROUGHT_BACK = "a deleted topic is brought back"
     # Records.
     FETCH_OF_ANOTHER_EPOCH = "a fetch names another leader epoch than the leader's"
     FETCH_OF_FORMER_BROKER_EPOCH = "a fetch with a former broker epoch arrives"

@@ -175,3 +175,23 @@ def test_aborted_transactions_are_known_as_long_as_their_records(
         told |= {each.first_offset for each in log.aborted_transactions(offset, records)}
         offset = read_header(records.read()).next_offset
     assert told == set(range(0, log.log_end_offset - 1, 2))
+
+
+@pytest.mark.parametrize("seed", [None, 1, 2, 3])
+def test_a_log_that_is_held_for_undelete_is_whole_until_it_is_used_again(
+    machine: Machine, disk: DurableFiles, disk_log: UnifiedLog, seed: int | None
+):
+    dice = None if seed is None else random.Random(seed)
+    fill(disk_log, 8, leader_epoch=3)
+    machine.logs.delete(T0, deleted_topic=TOPIC_ID)
+    assert machine.logs.deleted.hold(T0, TOPIC_ID)
+    for _ in range(2):
+        logs = lose_power(machine, disk, dice)
+        disk.note_all(*machine.directories)
+        assert logs.deleted.hold(T0, TOPIC_ID)
+    log = logs.get_or_create(T0, TOPIC_ID, is_new=False, is_in_sync=True)
+    assert len(values(log)) == 8
+    fill(log, 1, leader_epoch=4)
+    logs = lose_power(machine, disk, dice)
+    logs.delete(T0, deleted_topic=TOPIC_ID)
+    assert not logs.deleted.hold(T0, TOPIC_ID), "its last records may be lost"

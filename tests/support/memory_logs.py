@@ -100,6 +100,7 @@ class MemoryLog:
         self.batches_in_memory = sys.maxsize  # the newest ones; the others are only on the disk
         self.damaged: set[int] = set()  # base offsets of batches that have changed on disk
         self.stray_high_watermark = -1
+        self.lacks_records = False
         self.checkpointed_high_watermark = 0
         self.batches: list[StoredBatch] = []
         self.epochs: list[tuple[int, int]] = []  # epoch, start offset
@@ -406,6 +407,59 @@ class MemoryLog:
             raise ShortageError(f"{self.topic_partition}: Too many open files")
 
 
+class MemoryDeletedLogs:
+    """Implements ``core.replica_logs.DeletedReplicaLogs``; ``purge`` deletes what is not held."""
+
+    def __init__(self) -> None:
+        self._logs: dict[tuple[TopicPartition, TopicId], MemoryLog] = {}
+        self._held: set[tuple[TopicPartition, TopicId]] = set()
+
+    def add(self, log: MemoryLog, *, is_whole: bool) -> None:
+        """Offer a log that was just deleted, if it is whole, and no earlier one."""
+        assert log.topic_id is not None
+        key = log.topic_partition, log.topic_id
+        self._held.discard(key)
+        self._logs.pop(key, None)
+        if is_whole:
+            self._logs[key] = log
+
+    def hold(self, topic_partition: TopicPartition, topic_id: TopicId) -> bool:
+        """Keep a log."""
+        key = topic_partition, topic_id
+        if key in self._logs:
+            self._held.add(key)
+        return key in self._logs
+
+    def take(
+        self, topic_partition: TopicPartition, topic_id: TopicId | None, *, is_new: bool
+    ) -> MemoryLog | None:
+        """Return a log that is used again, and forget it."""
+        if topic_id is None:
+            return None
+        key = topic_partition, topic_id
+        log, is_held = self._logs.pop(key, None), key in self._held
+        self._held.discard(key)
+        if log is not None:
+            log.stray_high_watermark = log.checkpointed_high_watermark if is_held else -1
+        return log if is_held or not is_new else None
+
+    def is_held(self, topic_partition: TopicPartition, topic_id: TopicId) -> bool:
+        """Whether this process keeps a log, or lost it with its directory."""
+        return (topic_partition, topic_id) in self._held
+
+    def fail(self, is_lost: Callable[[TopicPartition], bool]) -> None:
+        """Lose logs with their directory, also those that are held."""
+        self._logs = {key: log for key, log in self._logs.items() if not is_lost(key[0])}
+
+    def start(self) -> None:
+        """Begin the time of another process."""
+        self._held &= self._logs.keys()
+
+    def purge(self) -> None:
+        """Delete the logs that are not held: their time is over, or the machine lost power."""
+        self._logs = {key: log for key, log in self._logs.items() if key in self._held}
+
+
 class MemoryLogs(NotesInMemory):
     """Implements ``core.replica_logs.ReplicaLogs``; it exists longer than the process.
 
@@ -421,6 +475,7 @@ class MemoryLogs(NotesInMemory):
     ) -> None:
         super().__init__()
         self.has_failed = False  # some directory
+        self.deleted = MemoryDeletedLogs()
         self.aside: list[TopicPartition] = []
         self.suspect: set[TopicPartition] = set()
         self.suspect_changes = 0
@@ -485,14 +540,22 @@ class MemoryLogs(NotesInMemory):
         return None if log is None or log.is_offline or log.is_out_of_service else log
 
     def get_or_create(
-        self, topic_partition: TopicPartition, topic_id: TopicId | None, *, is_new: bool
+        self,
+        topic_partition: TopicPartition,
+        topic_id: TopicId | None,
+        *,
+        is_new: bool,
+        is_in_sync: bool = False,
     ) -> MemoryLog:
         """Return the log, or a new one unless it may exist in a failed directory."""
         log = self._logs.get(topic_partition)
         if (log is None and self.has_failed and not is_new) or self.is_offline(topic_partition):
             raise StorageError(f"{topic_partition}: its log directory has failed")
         if log is None:
-            log = self._logs[topic_partition] = self.make_log(topic_partition, topic_id)
+            former = self.deleted.take(topic_partition, topic_id, is_new=is_new)
+            log = former or self.make_log(topic_partition, topic_id)
+            log.lacks_records |= former is None and is_in_sync and not is_new
+            self._logs[topic_partition] = log
             self._removed.discard(topic_partition)
             self.suspect_changes += not self.knows_all
         if log.topic_id is None:
@@ -507,7 +570,10 @@ class MemoryLogs(NotesInMemory):
         if log is not None and (log.is_offline or log.is_unwritable):
             log.is_offline = self.has_failed = True
             raise StorageError(f"{topic_partition}: its log directory has failed")
+        is_whole = log is not None and not (self.is_suspect(topic_partition) or log.lacks_records)
         self._remove(topic_partition)
+        if log is not None and deleted_topic is not None and log.topic_id == deleted_topic:
+            self.deleted.add(log, is_whole=is_whole)
 
     def set_aside(self, topic_partition: TopicPartition) -> None:
         """Set the log aside, unless its directory has failed."""

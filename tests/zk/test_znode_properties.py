@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from regent.core.errors import BadDataError
 from regent.core.model import (
+    MAX_LEADER_EPOCH,
     BrokerInfo,
     EndPoint,
     LeaderAndIsr,
@@ -20,6 +21,7 @@ from regent.core.model import (
     ReplicaAssignment,
     TopicPartition,
 )
+from regent.core.ports import DeletedPartition, DeletedTopic
 from regent.zk.codecs.admin_znodes import ProducerIdBlock
 from regent.zk.codecs.topic_znodes import TopicZNodeData, encode_topic_id
 from regent.zk.znodes import (
@@ -32,6 +34,7 @@ from regent.zk.znodes import (
     DelegationTokenChangeNotificationSequenceZNode,
     DelegationTokenInfoZNode,
     DelegationTokensZNode,
+    DeletedTopicZNode,
     IsrChangeNotificationSequenceZNode,
     LogDirEventNotificationSequenceZNode,
     PreferredReplicaElectionZNode,
@@ -56,6 +59,7 @@ DECODERS: dict[str, Callable[[bytes], object]] = {
     "broker": lambda data: BrokerIdZNode.decode(data, 1),
     "topic": TopicZNode.decode,
     "state": lambda data: TopicPartitionStateZNode.decode(data, 0),
+    "deleted_topic": DeletedTopicZNode.decode,
     "reassign_partitions": ReassignPartitionsZNode.decode,
     "preferred_replica_election": PreferredReplicaElectionZNode.decode,
     "isr_change": IsrChangeNotificationSequenceZNode.decode,
@@ -84,6 +88,9 @@ VALID: list[dict[str, Any]] = [
         b'{"version":1,"host":"h","port":9092}',
         TopicZNode.encode("A" * 22, {1: ReplicaAssignment((4, 1), (4,), (1,))}),
         TopicPartitionStateZNode.encode(LeaderIsrAndControllerEpoch(LeaderAndIsr(1, (1, 2)), 3)),
+        DeletedTopicZNode.encode(
+            DeletedTopic("t", "A" * 22, 1, 2, {0: DeletedPartition((1, 2), (1,), 3)}, {"f": "v"})
+        ),
         ReassignPartitionsZNode.encode({ORDERS_0: (1, 2)}),
         ConfigEntityZNode.encode({"f": "v"}),
         ConfigEntityChangeNotificationSequenceZNode.encode("topics/orders"),
@@ -129,6 +136,7 @@ def test_data_other_than_json_are_refused(decode: Callable[[bytes], object], dat
 # --- round trips ----------------------------------------------------------------------------------
 
 broker_ids = st.lists(ids, unique=True, max_size=5).map(tuple)
+leader_epochs = st.integers(0, MAX_LEADER_EPOCH)
 names = st.text(st.characters(codec="utf-8", exclude_characters="/"), min_size=1, max_size=20)
 partitions = st.builds(TopicPartition, names, ids)
 endpoints = st.builds(
@@ -149,7 +157,7 @@ versions = st.tuples(st.integers(0, 2**15 - 1), st.integers(0, 2**15 - 1))
             LeaderAndIsr,
             st.just(-1) | ids,
             broker_ids,
-            ids,
+            leader_epochs,
             ids,
             st.sampled_from(LeaderRecoveryState),
             broker_ids,
@@ -179,6 +187,28 @@ def test_an_encoded_topic_is_decoded(
     assert json.loads(written)["partitions"] == {
         str(partition): list(assignment.replicas) for partition, assignment in assignments.items()
     }
+
+
+@repeatable
+@given(
+    st.builds(
+        DeletedTopic,
+        names,
+        st.binary(min_size=16, max_size=16).map(encode_topic_id),
+        st.integers(0, 2**53),
+        st.integers(0, 2**53),
+        st.dictionaries(
+            ids,
+            st.builds(DeletedPartition, broker_ids.filter(bool), broker_ids, leader_epochs),
+            max_size=3,
+        ),
+        st.dictionaries(names, names, max_size=3),
+        st.booleans(),
+        st.integers(1, 2**53),
+    )
+)
+def test_an_encoded_deleted_topic_is_decoded(deleted: DeletedTopic) -> None:
+    assert DeletedTopicZNode.decode(DeletedTopicZNode.encode(deleted), deleted.zxid) == deleted
 
 
 @repeatable

@@ -124,6 +124,12 @@ _APIS: Final[Mapping[ApiKey, _Api]] = {
     ApiKey.MOVE_CONTROLLER: _Api(
         controller.MoveControllerRequest, controller.MoveControllerResponse, _SMALL
     ),
+    ApiKey.HOLD_DELETED_LOGS: _Api(
+        broker.HoldDeletedLogsRequest, broker.HoldDeletedLogsResponse, _TOPICS
+    ),
+    ApiKey.UNDELETE_TOPIC: _Api(
+        controller.UndeleteTopicRequest, controller.UndeleteTopicResponse, _TOPICS
+    ),
     ApiKey.PLACE_TOPICS: _Api(placement.PlaceTopicsRequest, placement.PlaceTopicsResponse, _TOPICS),
     ApiKey.PLACEMENT_STATUS: _Api(
         placement.PlacementStatusRequest, placement.PlacementStatusResponse, _SMALL

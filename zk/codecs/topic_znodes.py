@@ -27,7 +27,9 @@ from regent.core.model import (
     LeaderRecoveryState,
     ReplicaAssignment,
 )
+from regent.core.ports import DeletedPartition, DeletedTopic
 from regent.zk.codecs.json_fields import (
+    MAX_INT64,
     Codec,
     JsonObject,
     bad_field,
@@ -222,6 +224,55 @@ def _decode_state(node: str, data: bytes, partition_epoch: int) -> LeaderIsrAndC
     )
 
 
+def _encode_deleted(deleted: DeletedTopic) -> bytes:
+    """Encode as version 1; each partition is a list: its replicas, its ISR, its leader epoch."""
+    return orjson.dumps(
+        {
+            "version": 1,
+            "topic": deleted.topic,
+            "topic_id": deleted.topic_id,
+            "deleted_ms": deleted.deleted_ms,
+            "until_ms": deleted.until_ms,
+            "partitions": {str(number): list(row) for number, row in deleted.partitions.items()},
+            "config": dict(deleted.config),
+            "is_complete": deleted.is_complete,
+        }
+    )
+
+
+def _decode_deleted(node: str, data: bytes, zxid: int = -1) -> DeletedTopic:
+    """Return the deleted topic; ``zxid`` is in the znode's stat."""
+    json = decode_object(data, node)
+    topic_id = _decode_topic_id(json)
+    if topic_id is None:
+        raise bad_field(json.node, "topic_id", "22 characters of base64url", topic_id)
+    rows, config = json.nested("partitions"), json.optional_nested("config")
+    return DeletedTopic(
+        json.string("topic"),
+        topic_id,
+        json.integer("deleted_ms", maximum=MAX_INT64),
+        json.integer("until_ms", maximum=MAX_INT64),
+        {
+            _partition_id(number, rows.node): _deleted_partition(rows, number)
+            for number in sorted(rows.values, key=lambda number: (len(number), number))
+        },
+        {key: config.string(key) for key in config.values},
+        json.values.get("is_complete") is True,
+        zxid,
+    )
+
+
+def _deleted_partition(rows: JsonObject, number: str) -> DeletedPartition:
+    row = rows.array(number)
+    if len(row) != len(DeletedPartition._fields) or type(row[2]) is not int or not row[0]:
+        raise bad_field(rows.node, number, "replicas, ISR and leader epoch", row)
+    replicas, isr = (decode_broker_ids(ids, rows.node, number) for ids in row[:2])
+    if not 0 <= row[2] <= MAX_LEADER_EPOCH:
+        raise bad_field(rows.node, number, "a leader epoch", row[2])
+    return DeletedPartition(replicas, isr, row[2])
+
+
 TOPIC = Codec(_encode_topic, _decode_topic)
 TOPIC_NOTES = Codec(_encode_notes, _decode_noted_id)
 STATE = Codec(_encode_state, _decode_state)
+DELETED_TOPIC = Codec(_encode_deleted, _decode_deleted)

@@ -15,7 +15,8 @@ from regent.core.model import (
     BrokerRegistration,
     TopicPartition,
 )
-from regent.core.ports import ControllerFailure
+from regent.core.ports import ControllerFailure, DeletedTopic
+from regent.core.protocol.control import TopicId
 from regent.core.security.acls import ResourcePattern
 from regent.zk import znodes
 from regent.zk.client.operations import (
@@ -38,6 +39,7 @@ from regent.zk.codecs.json_fields import decode_object
 from regent.zk.stores.acl_store import ZkAclStore
 from regent.zk.stores.broker_ends import read_ends
 from regent.zk.stores.cluster_identity import read_cluster_id, read_mark
+from regent.zk.stores.deleted_topic_store import read_deleted_topics
 from regent.zk.stores.fenced_writes import apply, change_znodes
 from regent.zk.stores.settings_store import ZkSettingsStore
 from regent.zk.stores.topic_store import ZkTopicStore
@@ -185,6 +187,10 @@ class ZkAdminStore(ZnodeStore):
             return names, [SetData(path, ControllerFailuresZNode.encode(()), node.stat.version)]
 
         return change_znodes(self._zookeeper, decide, f"{path} keeps changing")
+
+    def read_deleted_topics(self) -> dict[TopicId, DeletedTopic | BadDataError]:
+        """Read the deleted topics that may come back."""
+        return read_deleted_topics(self._zookeeper)
 
     # --- brokers ---
 

@@ -56,6 +56,7 @@ from regent.zk.codecs.broker_znodes import is_kraft_controller
 from regent.zk.codecs.topic_znodes import decode_coordinated_partitions
 from regent.zk.stores.broker_store import ZkBrokerStore
 from regent.zk.stores.delegation_token_store import ZkDelegationTokenDeletions
+from regent.zk.stores.deleted_topic_store import ZkDeletedTopicStore
 from regent.zk.stores.fenced_writes import Outcome, Write, WriteRefused, apply, version_or_error
 from regent.zk.stores.request_store import ZkRequestStore
 from regent.zk.stores.znode_store import decode_each, partition_state
@@ -69,7 +70,9 @@ _SOMETHING_CHANGED = frozenset(
 _MIN_INSYNC_REPLICAS = "min.insync.replicas"
 
 
-class ZkControllerStore(ZkBrokerStore, ZkRequestStore, ZkDelegationTokenDeletions):
+class ZkControllerStore(
+    ZkBrokerStore, ZkRequestStore, ZkDeletedTopicStore, ZkDelegationTokenDeletions
+):
     """Reads and writes of one broker's controller, over its current ZooKeeper session."""
 
     # --- election ---

@@ -152,6 +152,11 @@ def write_unfenced(zookeeper: ZooKeeper, writes: Sequence[Write]) -> list[Outcom
     return write_fenced(zookeeper, writes, [])
 
 
+def fits_a_multi(zookeeper: ZooKeeper, write: Write) -> bool:
+    """Whether a write surely fits into one multi: half of the limit is left for longer ACLs."""
+    return _size(write) <= zookeeper.max_request_bytes // 2 - BYTES_OF_FENCE
+
+
 def version_or_error(outcome: Outcome) -> int | WriteError:
     """Return the new version of a node that was set, or why it was not."""
     if isinstance(outcome, WriteRefused):

@@ -27,6 +27,7 @@ from regent.core.controller.partition_state_machine import PartitionStateMachine
 from regent.core.controller.replica_state_machine import ReplicaStateMachine
 from regent.core.controller.services import ControllerServices
 from regent.core.controller.states import PartitionState, ReplicaState
+from regent.core.controller.topics.deleted_topics import DeletedTopics
 from regent.core.errors import BadDataError, Errors
 from regent.core.model import BrokerId, PartitionAndReplica, TopicPartition
 from regent.core.ports import TopicAssignment, WriteError
@@ -63,6 +64,7 @@ class TopicDeletions:
         self._context = services.context
         self._partitions = partitions
         self._replicas = replicas
+        self.deleted = DeletedTopics(services)
         self._deletions: dict[str, _Deletion] = {}
         self._failed: set[str] = set()  # to be tried again by the scheduled TopicDeletion
         self.grown: set[str] = set()  # have added partitions that an ACL forbids to remove
@@ -80,11 +82,13 @@ class TopicDeletions:
         self.mark_ineligible(
             [t for t in queued if self._has_offline_replica(t)], "replicas offline"
         )
+        self.deleted.forget_old()
 
     def on_topic_deletion(self) -> None:
         """Compare ``/admin/delete_topics`` with what we know; try again what failed."""
         failed = self._failed.copy()
         self._failed.clear()
+        self.deleted.forget_old()
         new = self.queue_requested()
         self.resume(failed)
         self._advance(new)
@@ -424,6 +428,7 @@ class TopicDeletions:
         )
 
     def _begin(self, topics: list[str]) -> None:
+        self.deleted.remember(topics)
         partitions = [tp for topic in topics for tp in self._context.partitions_of(topic)]
         self._partitions.handle_state_changes(partitions, PartitionState.OFFLINE)
         self._partitions.handle_state_changes(partitions, PartitionState.NON_EXISTENT)
@@ -446,6 +451,7 @@ class TopicDeletions:
                 done[topic] = self._context.topic_created_zxids[topic]
         if not done:
             return
+        self.deleted.settle(done)
         gone = self._services.store.delete_topics(done, self._context.epoch_zk_version)
         for topic in sorted(gone):
             self._context.remove_topic(topic)

@@ -92,7 +92,11 @@ def states(
 
 def left_of(parts: ControllerParts, topic: str) -> list[str]:
     """Return the znodes of a topic, its configuration and its deletion request."""
-    return [path for path in parts.zookeeper.snapshot() if topic in path.split("/")]
+    return [
+        path
+        for path in parts.zookeeper.snapshot()
+        if topic in path.split("/") and not path.startswith("/regent/deleted_topics/")
+    ]
 
 
 def fail_broker(parts: ControllerParts, broker_id: BrokerId) -> None:

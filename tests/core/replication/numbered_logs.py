@@ -21,6 +21,7 @@ from regent.core.replica_logs import (
     ProducerSummary,
 )
 from tests.support.cluster_notes import NotesInMemory
+from tests.support.memory_logs import MemoryDeletedLogs
 
 
 class NumberedLogs(NotesInMemory):
@@ -43,6 +44,7 @@ class NumberedLogs(NotesInMemory):
         self.checkpointed: dict[TopicPartition, int] = {}
         self.suspect: set[TopicPartition] = set()
         self.suspect_changes = 0
+        self.deleted = MemoryDeletedLogs()
         self._logs: dict[TopicPartition, NumberedLog] = {}
 
     @property
@@ -90,7 +92,12 @@ class NumberedLogs(NotesInMemory):
         return None if topic_partition in self.offline else self._logs.get(topic_partition)
 
     def get_or_create(
-        self, topic_partition: TopicPartition, topic_id: TopicId | None, *, is_new: bool
+        self,
+        topic_partition: TopicPartition,
+        topic_id: TopicId | None,
+        *,
+        is_new: bool,
+        is_in_sync: bool = False,
     ) -> PartitionLog:
         """Raise if the log may be in a failed directory, unless it is new."""
         if topic_partition in self.failing and not is_new:

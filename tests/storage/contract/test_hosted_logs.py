@@ -59,6 +59,40 @@ def test_a_removed_log_may_be_created_again(host: Host, log: PartitionLog, way: 
     assert dict(host.logs.hosted()) == {T0: A, T1: A}
 
 
+@pytest.mark.parametrize("is_held", [True, False])
+def test_the_log_of_a_deleted_topic_is_used_again_if_the_topic_returns(
+    host: Host, log: PartitionLog, is_held: bool
+):
+    append(log, b"a")
+    host.logs.delete(T0, deleted_topic=A)
+    assert not host.logs.deleted.hold(T0, B)
+    if is_held:
+        assert host.logs.deleted.hold(T0, A)
+        host.crash()
+        assert host.logs.deleted.hold(T0, A)
+    assert dict(host.logs.hosted()) == {}
+    again = host.logs.get_or_create(T0, A, is_new=False, is_in_sync=True)
+    assert values(again) == [b"a"]
+    assert (again.stray_high_watermark >= 0) == is_held, "another topic may have its id"
+
+
+def test_a_log_that_lacks_records_is_not_held(host: Host, log: PartitionLog):
+    append(log, b"a")
+    host.logs.delete(T0)
+    assert not host.logs.deleted.hold(T0, A), "the topic was not deleted"
+    host.logs.get_or_create(T0, A, is_new=False, is_in_sync=True)
+    host.logs.delete(T0, deleted_topic=A)
+    assert not host.logs.deleted.hold(T0, A), "it was in sync, and its log was gone"
+
+
+def test_a_new_topic_gets_no_deleted_log(host: Host, log: PartitionLog):
+    append(log, b"a")
+    host.logs.delete(T0, deleted_topic=A)
+    assert host.logs.get_or_create(T0, A, is_new=True).log_end_offset == 0
+    host.logs.delete(T0)
+    assert not host.logs.deleted.hold(T0, A)
+
+
 def test_a_missing_log_can_be_deleted(host: Host):
     host.logs.delete(T0)
     host.logs.delete(T0)

@@ -1,0 +1,59 @@
+"""Defects in how deleted topics come back: they test the simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
+
+from regent.core.controller.topics import deleted_topics
+from regent.core.controller.topics.deleted_topics import DeletedTopics
+from regent.core.ports import DeletedPartition
+from regent.core.protocol.controller import HeldLogs
+from tests.support.memory_logs import MemoryDeletedLogs
+
+
+def every_replica_counts_as_in_sync() -> Any:
+    """A topic is remembered with all its replicas, also those that lack records."""
+
+    def with_all(replicas: tuple[int, ...], isr: tuple[int, ...], epoch: int) -> DeletedPartition:
+        del isr
+        return DeletedPartition(replicas, replicas, epoch)
+
+    return patch.object(deleted_topics, "DeletedPartition", with_all)
+
+
+def deleted_logs_not_held() -> Any:
+    """A broker says that it holds a log, and deletes it."""
+
+    def forget(self: MemoryDeletedLogs, *key: Any) -> bool:
+        return self._logs.pop(key, None) is not None
+
+    return patch.object(MemoryDeletedLogs, "hold", forget)
+
+
+def held_logs_deleted_with_time() -> Any:
+    """A broker deletes the logs that it holds when their delay is over."""
+
+    def purge(self: MemoryDeletedLogs) -> None:
+        self._logs.clear()
+
+    return patch.object(MemoryDeletedLogs, "purge", purge)
+
+
+def answers_of_former_broker_epochs_hold() -> Any:
+    """A broker that has started again is thought to hold what it held before."""
+
+    def valid(self: DeletedTopics, held: tuple[HeldLogs, ...]) -> list[HeldLogs]:
+        del self
+        return list(held)
+
+    return patch.object(DeletedTopics, "_valid", valid)
+
+
+SEARCH_FROM: dict[Callable[[], Any], int] = {
+    answers_of_former_broker_epochs_hold: 38,
+    every_replica_counts_as_in_sync: 36,
+    deleted_logs_not_held: 10,
+    held_logs_deleted_with_time: 57,
+}

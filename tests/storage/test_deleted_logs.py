@@ -1,0 +1,170 @@
+"""Logs of deleted topics: until their files are deleted, they are held and used again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from regent.core.errors import StorageError
+from regent.storage.log.unified_log import UnifiedLog
+from regent.storage.log_manager import LogManager
+from tests.support.disk_logs import (
+    OTHER_ID,
+    T0,
+    T1,
+    TOPIC_ID,
+    Machine,
+    create,
+    fill,
+    numbered,
+    values,
+)
+
+DELAY_MS = 60_000
+
+
+def again(logs: LogManager, *, is_new: bool = False) -> UnifiedLog:
+    """Return the log that a replica of the topic gets which is not new."""
+    return logs.get_or_create(T0, TOPIC_ID, is_new=is_new, is_in_sync=True)
+
+
+def unknown(_: str) -> bool:
+    return False
+
+
+@pytest.fixture
+def deleted(logs: LogManager, disk_log: UnifiedLog) -> LogManager:
+    """The logs of a broker that had eight records of a topic that was deleted."""
+    fill(disk_log, 8, leader_epoch=3)
+    logs.checkpoint_high_watermarks({T0: 7})
+    logs.delete(T0, deleted_topic=TOPIC_ID)
+    return logs
+
+
+@pytest.mark.parametrize("end_process", ["restart", "crash", None])
+@pytest.mark.parametrize("is_held_before", [True, False])
+def test_a_held_log_outlives_its_delay_and_is_used_again(
+    machine: Machine, deleted: LogManager, end_process: str | None, is_held_before: bool
+):
+    logs = deleted
+    if is_held_before:
+        assert logs.deleted.hold(T0, TOPIC_ID)
+    if end_process is not None:
+        logs = getattr(machine, end_process)()
+    assert logs.deleted.hold(T0, TOPIC_ID)
+    assert logs.deleted.hold(T0, TOPIC_ID), "it is held already"
+    machine.clock.now_ms += 10 * DELAY_MS
+    logs.purge(unknown)
+    log = again(logs)
+    assert (values(log), log.latest_epoch) == (numbered(0, 8), 3)
+    assert logs.checkpointed_high_watermark(T0) == 7
+    assert not logs.deleted.hold(T0, TOPIC_ID), "it is in use"
+    fill(log, 1, leader_epoch=4)
+    assert values(again(machine.restart())) == numbered(0, 9)
+
+
+def test_a_log_whose_delay_is_over_cannot_be_held(machine: Machine, deleted: LogManager):
+    machine.clock.now_ms += DELAY_MS
+    deleted.purge(unknown)
+    assert not deleted.deleted.hold(T0, TOPIC_ID)
+    assert again(deleted).log_end_offset == 0
+
+
+def test_only_the_log_of_that_topic_and_partition_is_held(deleted: LogManager):
+    assert not deleted.deleted.hold(T0, OTHER_ID)
+    assert not deleted.deleted.hold(T1, TOPIC_ID)
+
+
+def test_a_late_copy_of_the_deletion_does_not_delete_a_held_log(
+    machine: Machine, deleted: LogManager
+):
+    assert deleted.deleted.hold(T0, TOPIC_ID)
+    deleted.delete(T0, deleted_topic=TOPIC_ID)
+    machine.clock.now_ms += DELAY_MS
+    deleted.purge(unknown)
+    assert deleted.deleted.hold(T0, TOPIC_ID)
+    assert values(again(deleted)) == numbered(0, 8)
+
+
+def test_a_replica_that_is_told_of_its_topic_again_uses_its_deleted_log(deleted: LogManager):
+    assert values(again(deleted)) == numbered(0, 8)
+
+
+def test_a_new_topic_gets_an_empty_log_and_the_deleted_one_is_gone(deleted: LogManager):
+    assert again(deleted, is_new=True).log_end_offset == 0
+    deleted.delete(T0)
+    assert not deleted.deleted.hold(T0, TOPIC_ID)
+
+
+def test_the_log_of_a_replica_that_was_moved_away_is_not_offered(
+    logs: LogManager, disk_log: UnifiedLog
+):
+    fill(disk_log, 8)
+    logs.delete(T0)
+    assert not logs.deleted.hold(T0, TOPIC_ID)
+
+
+def test_a_log_that_lost_its_records_is_not_offered(machine: Machine, deleted: LogManager):
+    machine.clock.now_ms += DELAY_MS
+    deleted.purge(unknown)
+    again(deleted)  # it was in sync, and its log is gone
+    logs = machine.restart()
+    logs.delete(T0, deleted_topic=TOPIC_ID)
+    assert not logs.deleted.hold(T0, TOPIC_ID)
+
+
+def test_a_damaged_or_suspect_log_is_not_offered(logs: LogManager):
+    for name, spoil in ((T0, logs.mark_damaged), (T1, lambda name, _: logs.note_lost([name]))):
+        create(logs, name)
+        spoil(name, "bits flipped")
+        logs.delete(name, deleted_topic=TOPIC_ID)
+        assert not logs.deleted.hold(name, TOPIC_ID)
+
+
+def test_after_a_loss_of_power_only_held_logs_are_left(
+    machine: Machine, deleted: LogManager, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("regent.storage.recovery.suspect_logs.boot_id", lambda: "another boot")
+    assert not machine.crash().deleted.hold(T0, TOPIC_ID)
+
+
+def test_what_a_crash_leaves_of_a_log_is_not_offered(
+    machine: Machine, deleted: LogManager, monkeypatch: pytest.MonkeyPatch
+):
+    def crash(path: str) -> None:
+        raise SystemExit(path)
+
+    monkeypatch.setattr("regent.storage.log_names.shutil.rmtree", crash)
+    machine.clock.now_ms += DELAY_MS
+    with pytest.raises(SystemExit):
+        deleted.purge(unknown)
+    assert not machine.crash().deleted.hold(T0, TOPIC_ID)
+
+
+def test_an_earlier_stray_log_is_never_taken_for_the_deleted_one(
+    machine: Machine, logs: LogManager, disk_log: UnifiedLog
+):
+    fill(disk_log, 2)
+    logs.set_aside(T0)
+    (stray,) = logs.strays
+    kept = Path(f"{stray}+")
+    stray.rename(kept)  # out of sight for the moment
+    fill(again(logs, is_new=True), 8)
+    kept.rename(stray)
+    logs = machine.restart()
+    logs.delete(T0, deleted_topic=TOPIC_ID)
+    assert logs.deleted.hold(T0, TOPIC_ID)
+    assert values(again(logs)) == numbered(0, 8)
+
+
+def test_a_log_whose_checkpoint_cannot_be_written_is_not_offered(
+    logs: LogManager, disk_log: UnifiedLog, monkeypatch: pytest.MonkeyPatch
+):
+    def fail(*_: object, **__: object) -> None:
+        raise StorageError("the disk is full")
+
+    fill(disk_log, 8)
+    monkeypatch.setattr("regent.storage.directory_logs.write_checkpoint", fail)
+    logs.delete(T0, deleted_topic=TOPIC_ID)
+    assert not logs.deleted.hold(T0, TOPIC_ID)
