@@ -47,6 +47,6 @@ def first_addresses_kept() -> Any:
 
 SEARCH_FROM = {
     changed_addresses_overlooked: 69,
-    channels_stay_at_former_addresses: 69,
+    channels_stay_at_former_addresses: 138,
     first_addresses_kept: 860,
 }

@@ -65,7 +65,7 @@ def nothing_is_quarantined() -> Any:
 
 
 SEARCH_FROM: dict[Callable[[], Any], int] = {
-    brokers_noticed_late: 2,
-    moves_begin_again_and_again: 6,
+    brokers_noticed_late: 15,
+    moves_begin_again_and_again: 19,
     nothing_is_quarantined: 20,
 }

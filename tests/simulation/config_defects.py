@@ -30,6 +30,6 @@ def notifications_deleted_when_read() -> Any:
 
 
 SEARCH_FROM: dict[Callable[[], Any], int] = {
-    throttles_read_without_a_sync: 870,
+    throttles_read_without_a_sync: 894,
     notifications_deleted_when_read: 7,
 }

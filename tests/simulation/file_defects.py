@@ -79,12 +79,12 @@ def topic_ids_gone_with_the_power() -> Any:
 
 
 SEARCH_FROM: dict[Callable[[], Any], int] = {
-    start_beyond_the_end_accepted: 327,
+    start_beyond_the_end_accepted: 385,
     recovery_point_raised_before_the_flush: 46,
     torn_ends_unchecked: 81,
     new_logs_forgotten: 385,
     segments_need_not_meet: 2565,
-    epochs_outlive_their_records: 1202,
+    epochs_outlive_their_records: 1359,
     topic_ids_gone_with_the_power: 385,
 }
 """The first seed of the search: few histories have files."""

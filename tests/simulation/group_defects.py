@@ -180,19 +180,19 @@ def unread_partitions_given_up() -> Any:
 
 
 SEARCH_FROM: dict[Callable[[], Any], int] = {
-    empty_groups_keep_their_generation: 94,
+    empty_groups_keep_their_generation: 126,
     static_members_removed_by_rebalances: 338,
-    sessions_end_while_members_join: 94,
+    sessions_end_while_members_join: 137,
     silent_members_stay: 2,
     pending_members_not_awaited: 137,
     rejoins_of_leaders_ignored: 2,
-    members_of_any_generation: 152,
+    members_of_any_generation: 836,
     assignments_told_before_they_are_stored: 40,
-    assignments_stored_again: 1852,
+    assignments_stored_again: 1921,
     commits_answered_before_they_are_stored: 2,
     commits_counted_before_they_are_stored: 527,
-    loaded_to_the_high_watermark: 103,
+    loaded_to_the_high_watermark: 331,
     leaderships_not_reported: 2,
-    ends_of_leaderships_not_reported: 174,
+    ends_of_leaderships_not_reported: 232,
     unread_partitions_given_up: 2381,
 }

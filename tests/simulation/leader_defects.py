@@ -121,10 +121,10 @@ def any_recovery_state_accepted() -> Any:
 
 SEARCH_FROM: dict[Callable[[], Any], int] = {
     positions_kept_by_later_leaders: 10,
-    watermarks_stay_beyond_truncated_logs: 91,
+    watermarks_stay_beyond_truncated_logs: 96,
     appends_with_too_few_in_sync: 9,
     deposed_leaders_acknowledge: 4,
-    fetches_of_former_broker_epochs_count: 1344,
+    fetches_of_former_broker_epochs_count: 1459,
     recovering_leaders_expand_isr: 4,
-    any_recovery_state_accepted: 139,
+    any_recovery_state_accepted: 199,
 }

@@ -42,7 +42,7 @@ def losses_forgotten_at_the_first_request() -> Any:
 
 SEARCH_FROM: dict[Callable[[], Any], int] = {
     suspect_replicas_elected: 66,
-    restarted_leaders_kept: 68,
-    losses_not_registered: 10,
+    restarted_leaders_kept: 91,
+    losses_not_registered: 16,
     losses_forgotten_at_the_first_request: 297,
 }

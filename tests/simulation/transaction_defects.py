@@ -215,7 +215,7 @@ def deletions_before_late_markers_forgotten() -> Any:
 
 
 SEARCH_FROM: dict[Callable[[], Any], int] = {
-    fenced_producers_accepted: 298,
+    fenced_producers_accepted: 312,
     epochs_given_before_the_abort: 331,
     timed_out_producers_not_fenced: 2735,
     transactions_never_time_out: 1558,
