@@ -51,8 +51,9 @@ def isr_of(admin: AdminClient) -> set[int]:
 
 def create(cluster: MovedCluster, admin: AdminClient, *replicas: BrokerId) -> None:
     """Create the topic, once there is no earlier one."""
-    path = f"{cluster.chroot}/brokers/topics/{TOPIC}"
-    eventually(lambda: cluster.znodes.exists(path) is None, "there is no topic", WAIT_S)
+    for folder in ("brokers/topics", "admin/delete_topics"):  # a deletion removes them in turn
+        path = f"{cluster.chroot}/{folder}/{TOPIC}"
+        eventually(lambda path=path: cluster.znodes.exists(path) is None, f"no {path}", WAIT_S)  # type: ignore[misc]
     new = NewTopic(TOPIC, 1, replica_assignment=[list(replicas)])
     admin.create_topics([new])[TOPIC].result(WAIT_S)
 

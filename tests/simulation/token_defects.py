@@ -69,5 +69,5 @@ SEARCH_FROM: dict[Callable[[], Any], int] = {
     tokens_looked_at_by_the_first_controller_only: 8,
     tokens_looked_at_once_in_a_term: 29,
     deletions_of_tokens_not_announced: 8,
-    changes_between_sessions_forgotten: 29,
+    changes_between_sessions_forgotten: 41,
 }
