@@ -19,6 +19,7 @@ from regent.cli.output import (
 )
 from regent.cli.watching import complete_brokers, complete_topics
 from regent.client.cluster_connection import Cluster, pass_cluster
+from regent.client.command_config import SECURITY_OF_COMMAND
 from regent.client.live_brokers import not_registered, read_live_brokers
 from regent.client.log_sizes import LogDirectorySize, read_log_dirs
 from regent.client.wording import listed
@@ -71,7 +72,12 @@ def logs(
         live = {broker_id: live[broker_id]}
     found = read_log_dirs(live)
     if not found:
-        raise LogsError("no broker has told its log directories: see `status`")
+        is_any = any(SECURITY_OF_COMMAND.endpoint_of(r.info) is not None for r in live.values())
+        raise LogsError(
+            "no broker has told its log directories: see `status`"
+            if is_any or not live
+            else SECURITY_OF_COMMAND.not_listening()
+        )
     silent = sorted(live.keys() - found.keys())
     if silent:
         note(f"regent: not counted, because it does not answer: broker {listed(silent)}")

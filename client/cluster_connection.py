@@ -49,9 +49,6 @@ CONNECT_TIMEOUT_S = 5.0
 
 _SESSION_TIMEOUT_MS = 6_000
 _PROFILE: Final = "regent.profile"
-_NO_SUCH_LISTENER = (
-    "no broker listens for {}: does security.protocol of --command-config fit the listeners?"
-)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -122,7 +119,7 @@ class Cluster:
         found = (broker.endpoint_for(SECURITY_OF_COMMAND.protocol) for broker in listed)
         brokers = [endpoint for endpoint in found if endpoint is not None]
         if not brokers:
-            raise ClusterNotFoundError(_NO_SUCH_LISTENER.format(SECURITY_OF_COMMAND.protocol.value))
+            raise ClusterNotFoundError(SECURITY_OF_COMMAND.not_listening())
         return brokers
 
     def registered_brokers(self) -> Sequence[EndPoint]:
@@ -200,7 +197,7 @@ def registered_brokers(admin: ZkAdminStore) -> Sequence[EndPoint]:
     brokers = [endpoint for endpoint in found if endpoint is not None]
     if not brokers:
         raise ClusterNotFoundError(
-            _NO_SUCH_LISTENER.format(SECURITY_OF_COMMAND.protocol.value)
+            SECURITY_OF_COMMAND.not_listening()
             if infos
             else "no broker is registered: is the cluster running?"
         )
@@ -214,7 +211,7 @@ def _registered(cluster: Cluster) -> Sequence[EndPoint]:
     found = map(SECURITY_OF_COMMAND.endpoint_of, infos)
     endpoints = [endpoint for endpoint in found if endpoint is not None]
     if not endpoints:
-        why = f"no broker listens for {SECURITY_OF_COMMAND.protocol.value}: see --command-config"
+        why = SECURITY_OF_COMMAND.not_listening()
         raise ClusterNotFoundError(why if infos else "no broker is registered")
     return endpoints
 

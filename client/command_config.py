@@ -17,7 +17,7 @@ from regent.config.java_properties import parse_properties, unescaped
 from regent.config.private_files import read_private
 from regent.config.tables.tls import TlsConfig
 from regent.core.errors import RegentError
-from regent.core.model import BrokerInfo, EndPoint
+from regent.core.model import BrokerId, BrokerInfo, EndPoint
 from regent.core.security.session import SecurityProtocol
 from regent.core.setting import settings_of
 
@@ -198,6 +198,12 @@ class _SecurityOfThisProcess:
         """Return where a broker listens for such clients."""
         wanted = self.protocol.value
         return next((one for one in broker.endpoints if one.security_protocol == wanted), None)
+
+    def not_listening(self, broker_id: BrokerId | None = None) -> str:
+        """Return the sentence that a broker has no such listener; None: no broker has one."""
+        who = "no broker listens" if broker_id is None else f"broker {broker_id} does not listen"
+        fits = "does security.protocol of --command-config fit the listeners?"
+        return f"{who} for {self.protocol.value}: {fits}"
 
     def for_librdkafka(self) -> dict[str, str]:
         """Return the settings of librdkafka. Raises ``CommandConfigError``."""

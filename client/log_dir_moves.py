@@ -210,7 +210,7 @@ class LogDirs:
             raise ReassignmentError(not_registered(broker_id, self._brokers))
         endpoint = SECURITY_OF_COMMAND.endpoint_of(broker.info)
         if endpoint is None:
-            raise ReassignmentError(f"broker {broker_id} has no PLAINTEXT port to ask it by")
+            raise ReassignmentError(SECURITY_OF_COMMAND.not_listening(broker_id))
         try:
             return ask_broker(endpoint, api, request, answer, _ANSWER_TIMEOUT_S)
         except NoAnswerError as error:

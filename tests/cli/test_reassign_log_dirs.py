@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from regent.core.model import TopicPartition
+from regent.core.model import BrokerInfo, EndPoint, TopicPartition
 from regent.core.protocol.messages.partitions import (
     AlterPartitionReassignmentsRequest,
 )
@@ -222,3 +222,22 @@ def test_a_move_between_directories_is_cancelled(
     assert cluster.run(*cancel).stdout.splitlines()[1:] == [
         "None of the specified partition moves are active."
     ]
+
+
+def test_brokers_whose_listeners_ask_for_more_than_the_command_has_are_named(
+    cluster: FakeCluster, tmp_path: Path
+) -> None:
+    secured = EndPoint("CLIENTS", "127.0.0.1", 9092, "SASL_SSL")
+    for broker_id in range(2):
+        cluster.register_as(BrokerInfo(broker_id, (secured,), None, None, None))
+    cluster.elect(0)
+    cluster.put_topic("t", {0: (0, 1)})
+    refuse(cluster)
+    fits = "for PLAINTEXT: does security.protocol of --command-config fit the listeners?"
+
+    moved = cluster.run(*command(tmp_path, content=plan([0, 1], "any", "/d/two")))
+    shown = cluster.run("logs")
+
+    assert (moved.exit_code, shown.exit_code) == (1, 1)
+    assert f"broker 1 does not listen {fits}" in moved.stderr
+    assert shown.stderr == f"regent: no broker listens {fits}\n"
