@@ -351,10 +351,15 @@ class DirectoryLogs:
             return None
         path = self._path(topic_partition)
         self.checkpoints.forget_former(topic_partition)
+        try:
+            with self.directory:
+                self.ends.add(topic_partition)
+                end_hold(stray)
+                stray.rename(path)
+        except ShortageError:
+            self.strays.add(stray, topic_id)
+            raise
         with self.directory:
-            self.ends.add(topic_partition)
-            end_hold(stray)
-            stray.rename(path)
             try:
                 contents, progress = self._load_stray(path, topic_partition)
             except ShortageError:
@@ -367,7 +372,6 @@ class DirectoryLogs:
                 _log.error("%s: cannot use the stray log again: %s", topic_partition, error)
                 return None
             remove_checkpoint(path)
-            sync_path(self.directory.path)  # so that a loss of power does not undo the new name
         log = self.logs[topic_partition] = self._add(topic_partition, contents, topic_id)
         with self.directory:
             self.ends.note(topic_partition, contents.log_end_offset)
@@ -382,6 +386,7 @@ class DirectoryLogs:
         self, path: Path, topic_partition: TopicPartition
     ) -> tuple[LogContents, StrayLogCheckpoint]:
         with self.directory:
+            sync_path(self.directory.path)  # so that a loss of power does not undo the new name
             progress = read_checkpoint(path)
             contents, _ = load_log(
                 path,

@@ -186,7 +186,7 @@ def test_top_shows_all_once(paced: FakeCluster) -> None:
     assert (first["id"], first["leads"], second["fetch_p99_ms"]) == (0, 1, 9)
     assert first["bytes_in"] > 0
     shown = paced.run("top", "--once").stdout
-    assert "controller     broker 0 (epoch 1)" in shown
+    assert re.search(r"^controller +broker 0 \(epoch 1\)$", shown, re.MULTILINE)
 
 
 def test_tables_without_headers_and_yaml(cluster: FakeCluster) -> None:

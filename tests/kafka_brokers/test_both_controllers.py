@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from regent.testing.regent_cluster import RegentCluster
@@ -127,7 +127,10 @@ class Mixed:
 
     def await_controller(self, asked: int) -> None:
         def is_kafka() -> bool:
-            return bool(self.ask(asked).list_topics(timeout=ASK_S).controller_id == KAFKA)
+            try:
+                return bool(self.ask(asked).list_topics(timeout=ASK_S).controller_id == KAFKA)
+            except KafkaException as error:  # the broker has just started
+                raise LookupError(error) from None
 
         eventually(is_kafka, f"broker {asked} knows that Kafka rules", TIMEOUT_S)
 

@@ -70,12 +70,12 @@ def small_disk(folder: Path) -> Iterator[None]:
     """A disk of some megabytes, for a folder that does not exist yet."""
     folder.mkdir(mode=0o700)
     options = ("-t", "tmpfs", "-o", f"size={DISK_MB}m,mode=0700", "tmpfs")
-    if subprocess.run(["mount", *options, str(folder)], check=False).returncode:
+    if subprocess.run(["mount", *options, str(folder)], check=False, timeout=TIMEOUT_S).returncode:
         pytest.skip("this process may not mount a disk")
     try:
         yield
     finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+        subprocess.run(["umount", "--lazy", str(folder)], check=True, timeout=TIMEOUT_S)
 
 
 def await_told(machines: Machines, command: str, pattern: str) -> None:
@@ -127,7 +127,7 @@ def test_a_broker_that_runs_a_tenth_of_the_time_is_named(machines: Machines, cli
         await_told(machines, "status", f"broker {SLOW} answers slowly")
     finally:
         is_over.set()
-        with_pauses.join()
+        with_pauses.join(TIMEOUT_S)
     await_health(machines)
 
 
