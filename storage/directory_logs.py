@@ -310,20 +310,22 @@ class DirectoryLogs:
     ) -> UnifiedLog:
         """Create an empty log. Raises ``StorageError``.
 
-        ``lacks_records``: its replica is in sync, so there was another log before. Such a log is
-        not offered when its topic is brought back after a deletion.
+        ``lacks_records``: its replica is in sync, so another log was lost; no undeletion uses this.
         """
         with self.directory:
             self.ends.add(topic_partition)
-        contents = self._create(topic_partition, str(topic_partition), topic_id)
-        if lacks_records:
-            with self.directory:
-                (self._path(topic_partition) / CREATED_IN_ISR).touch()
+        name = str(topic_partition)
+        contents = self._create(topic_partition, name, topic_id, lacks_records=lacks_records)
         log = self.logs[topic_partition] = self._add(topic_partition, contents, topic_id)
         return log
 
     def _create(
-        self, topic_partition: TopicPartition, name: str, topic_id: TopicId | None
+        self,
+        topic_partition: TopicPartition,
+        name: str,
+        topic_id: TopicId | None,
+        *,
+        lacks_records: bool = False,
     ) -> LogContents:
         path = self.directory.path / name
         config = self._settings.config_of(topic_partition.topic)
@@ -334,6 +336,9 @@ class DirectoryLogs:
             try:
                 if topic_id is not None:
                     write_topic_id(path, topic_id, is_synced=False)
+                if lacks_records:
+                    with self.directory:
+                        (path / CREATED_IN_ISR).touch()
                 return LogContents.create(path, config, now_ms, self._settings.files)
             except ShortageError:
                 rename_log(path, topic_partition, TO_DELETE, now_ms)

@@ -153,15 +153,16 @@ class DeletedLogs:
         key = topic_id, topic_partition.partition
         if name is None or name != self._names.get(key) or not is_name_of(topic_partition, name):
             return False
-        del self._keys[name], self._names[key]
         path, stray = self._directory / name, self._directory / out_of_use(topic_partition, STRAY)
+        is_there = False
         with suppress(FileNotFoundError):  # an operator removed it
             if keeps:
                 mark_held(path, stray.name)
             move_log(path, stray, self._wall_clock_ms())
             self._strays.add(stray, topic_id)
-            return True
-        return False
+            is_there = True
+        del self._keys[name], self._names[key]  # at last: what has failed is tried again
+        return is_there
 
 
 class DeletedLogsOfBroker:

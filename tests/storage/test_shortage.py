@@ -158,15 +158,21 @@ def test_a_crash_after_a_shortage_leaves_the_old_or_the_new_state(
 
 
 @pytest.mark.parametrize(
-    ("name", "topic_id", "expected"),
-    [(U0, TOPIC_ID, []), (T1, OTHER_ID, numbered(0, 4))],
-    ids=["new", "taken back"],
+    ("name", "topic_id", "is_new", "expected"),
+    [(U0, TOPIC_ID, True, []), (U0, TOPIC_ID, False, []), (T1, OTHER_ID, True, numbered(0, 4))],
+    ids=["new", "lost", "taken back"],
 )
 def test_a_log_that_could_not_be_created_is_created_by_the_next_attempt(
-    history: Path, tmp_path: Path, name: TopicPartition, topic_id: str, expected: list[bytes]
+    history: Path,
+    tmp_path: Path,
+    name: TopicPartition,
+    topic_id: str,
+    *,
+    is_new: bool,
+    expected: list[bytes],
 ):
     def act(logs: LogManager) -> None:
-        logs.get_or_create(name, topic_id, is_new=True)
+        logs.get_or_create(name, topic_id, is_new=is_new, is_in_sync=True)
 
     for machine in attempts(history, tmp_path, act):
         act(machine.logs)
@@ -174,6 +180,20 @@ def test_a_log_that_could_not_be_created_is_created_by_the_next_attempt(
         after = log_of(machine.crash(), name)
         assert values(after) == expected
         assert after.topic_id == topic_id
+
+
+def test_a_deleted_log_that_could_not_be_held_is_held_by_the_next_attempt(
+    history: Path, tmp_path: Path
+):
+    def act(logs: LogManager) -> None:
+        if logs.get(T0) is not None:
+            logs.delete(T0, deleted_topic=TOPIC_ID)
+        assert logs.deleted.hold(T0, TOPIC_ID)
+
+    for machine in attempts(history, tmp_path, act):
+        act(machine.logs)
+        back = machine.logs.get_or_create(T0, TOPIC_ID, is_new=False)
+        assert values(back) == numbered(0, HISTORY)
 
 
 def test_a_log_that_cannot_be_set_aside_stays_in_use(history: Path, tmp_path: Path):
