@@ -26,7 +26,7 @@ def missing_broker_epochs_taken_for_0() -> Any:
 
 
 SEARCH_FROM = {
-    deletions_of_brokers_of_kafka_forgotten: 862,
+    deletions_of_brokers_of_kafka_forgotten: 11410,
     requests_of_kafka_taken_for_full: 235,
     missing_broker_epochs_taken_for_0: 70,
 }
