@@ -84,6 +84,28 @@ def test_an_editor_finds_our_imports_where_mypy_does() -> None:
     assert settings["python.analysis.extraPaths"] == tool["mypy"]["mypy_path"]
 
 
+NOT_TEXT = {
+    "cluster/java/LocalUsersCnxnFactory.class": "ZooKeeper loads it; a test compiles its source",
+    "tests/storage/kafka-2.8.2.zip": "log directories that Kafka wrote",
+    "tests/storage/kafka-3.9.1.zip": "log directories that Kafka wrote",
+}
+"""The files that nobody can read, and why they are here."""
+
+
+def test_every_file_in_the_tree_is_text_but_those_that_have_a_reason() -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=scaled(30),
+        check=True,
+    ).stdout.split("\0")
+    present = [ROOT / name for name in listed if name and (ROOT / name).is_file()]
+    found = {str(path.relative_to(ROOT)) for path in present if b"\0" in path.read_bytes()}
+    assert found == NOT_TEXT.keys()
+
+
 def test_the_tests_run_on_the_pinned_versions() -> None:
     installed = {name: distribution(name).version for name in ("pyspark", "pyzmq", "kazoo")}
     assert installed.items() <= pinned().items()
