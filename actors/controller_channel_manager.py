@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from math import ceil
@@ -38,6 +39,7 @@ from regent.core.protocol.controller import (
     AnswerTimes,
     BrokerSoftware,
     DepartedBroker,
+    ReturnedBroker,
     UnansweredRequest,
 )
 from regent.core.timers import count_beyond, quantile
@@ -48,6 +50,8 @@ logger = logging.getLogger(__name__)
 
 _STOP_TIMEOUT_S = 5.0
 _SILENT_FACTOR = 3
+_HOUR_MS = 3_600_000
+_MAX_ABSENCES = 1_000
 SLOW_ANSWER_MS = 1_000
 """An answer that takes longer is slow."""
 
@@ -94,12 +98,15 @@ class ControllerChannelManager:
         self._overflowed: set[BrokerId] = set()
         self._offline: set[BrokerId] = set()  # brokers without a channel that were warned of
         self._departed: dict[BrokerId, int] = {}  # when the channel was closed (wall clock, ms)
+        self._broker_epochs: dict[BrokerId, int] = {}  # of the last channel to each broker
+        # When brokers left and when they came back with another epoch (wall clock, ms).
+        self._absences: dict[BrokerId, deque[tuple[int, int]]] = {}
 
     def add_broker(self, registration: BrokerRegistration) -> None:
         """Start sending to this incarnation of a broker."""
         broker_id = registration.info.broker_id
         self.remove_broker(broker_id)
-        self._departed.pop(broker_id, None)
+        self._note_return(registration)
         stats = SendStats(software=registration.info.software)
         thread = start_actor(
             RequestSendThread,
@@ -122,7 +129,7 @@ class ControllerChannelManager:
         self._offline.discard(broker_id)
         channel = self._channels.pop(broker_id, None)
         if channel is not None:
-            self._departed[broker_id] = time.time_ns() // 1_000_000
+            self._departed[broker_id] = _now_ms()
             stop_actor(channel.thread, _STOP_TIMEOUT_S)
 
     def send(self, effects: list[SendControlRequest]) -> None:
@@ -163,6 +170,15 @@ class ControllerChannelManager:
         for broker_id, at_ms in sorted(self._departed.copy().items()):
             yield DepartedBroker(broker_id, at_ms)
 
+    def returned(self) -> Iterator[ReturnedBroker]:
+        """Yield the brokers that have left and come back in the last hour."""
+        since_ms = _now_ms() - _HOUR_MS
+        for broker_id, absences in sorted(self._absences.items()):
+            recent = [absence for absence in absences if absence[1] >= since_ms]
+            if recent:
+                left_ms, back_ms = recent[-1]
+                yield ReturnedBroker(broker_id, len(recent), back_ms, back_ms - left_ms)
+
     def answer_times(self) -> Iterator[AnswerTimes]:
         """Yield how long each broker took in the last minute, if it answered."""
         for broker_id, channel in sorted(self.channels.items()):
@@ -198,6 +214,17 @@ class ControllerChannelManager:
         for broker_id in list(self._channels):
             self.remove_broker(broker_id)
         self._departed.clear()
+        self._broker_epochs.clear()
+        self._absences.clear()
+
+    def _note_return(self, registration: BrokerRegistration) -> None:
+        """Note an absence, unless only the channel is another one."""
+        broker_id, epoch = registration.info.broker_id, registration.broker_epoch
+        left_ms = self._departed.pop(broker_id, None)
+        if left_ms is not None and self._broker_epochs.get(broker_id) != epoch:
+            kept = self._absences.setdefault(broker_id, deque(maxlen=_MAX_ABSENCES))
+            kept.append((left_ms, _now_ms()))
+        self._broker_epochs[broker_id] = epoch
 
     def _put(self, broker_id: BrokerId, dispatch: Dispatch) -> None:
         channel = self._channels.get(broker_id)
@@ -245,6 +272,11 @@ class ControllerChannelManager:
         event = response_event(broker_id, header, request, response, answered_ms)
         if event is not None:
             self._tell(event)
+
+
+def _now_ms() -> int:
+    """Return the wall clock."""
+    return time.time_ns() // 1_000_000
 
 
 def _reporting(

@@ -260,6 +260,7 @@ class ControllerEventManager(RegentActor):
                 for b, names in sorted(context.replicas_on_offline_dirs.items())
                 if names
             ),
+            tuple(self.channels.returned()),
         )
 
     def _await_brokers(self, timeout_ms: int, reply: Reply) -> None:

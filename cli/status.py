@@ -26,7 +26,7 @@ from regent.client.command_config import SECURITY_OF_COMMAND
 from regent.client.deletion_obstacles import deletion_obstacles
 from regent.client.group_states import group_states
 from regent.client.log_sizes import catching_up
-from regent.client.missing_brokers import EndsOfBrokers
+from regent.client.missing_brokers import EndsOfBrokers, remedy_of_restless, restless_brokers
 from regent.client.partitions import DescribedPartition, read_partitions
 from regent.client.slow_brokers import remedy_of_slow, slow_brokers
 from regent.client.wording import counted, listed
@@ -197,6 +197,8 @@ def _examine_cluster(
         slow = list(slow_brokers(of_live, described, answers))
         health.slow_brokers = [broker_id for broker_id, _ in slow]
         health.warnings += [f"{warning}: {remedy_of_slow()}" for _, warning in slow]
+        restless = restless_brokers(described)
+        health.warnings += [f"{warning}: {remedy_of_restless()}" for _, warning in restless]
         health.catching_up = [
             {**row._asdict(), "seconds_left": row.seconds_left, "message": row.sentence()}
             for row in catching_up(partitions, of_live)

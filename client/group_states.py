@@ -1,10 +1,13 @@
-"""How many consumer groups are in which state: a question to every broker, of one request each.
+"""What brokers tell of consumer groups: names, states, and the assignments of their members.
+
+How many are in which state is a question to every broker, of one request each.
 
 It needs no Kafka client library, and only as long as the slowest broker.
 """
 
 from __future__ import annotations
 
+import struct
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +15,7 @@ from typing import Final
 
 from regent.client.broker_request import NoAnswerError, ask_broker
 from regent.core.errors import Errors
-from regent.core.model import EndPoint
+from regent.core.model import EndPoint, TopicPartition
 from regent.core.protocol.messages.groups import (
     ListedGroup,
     ListGroupsRequest,
@@ -75,3 +78,23 @@ def _listed(broker: EndPoint, deadline: float) -> Sequence[ListedGroup] | None:
     if answer.error_code != Errors.NONE:
         return None
     return answer.groups
+
+
+def assigned_partitions(assignment: bytes) -> list[TopicPartition]:
+    """Return the partitions in a consumer's assignment; none if it is of another kind."""
+    partitions = []
+    try:
+        (topics,) = struct.unpack_from(">i", assignment, 2)
+        position = 6
+        for _ in range(topics):
+            (length,) = struct.unpack_from(">h", assignment, position)
+            position += 2
+            topic = assignment[position : position + length].decode()
+            position += length
+            (count,) = struct.unpack_from(">i", assignment, position)
+            numbers = struct.unpack_from(f">{max(count, 0)}i", assignment, position + 4)
+            position += 4 + 4 * max(count, 0)
+            partitions += [TopicPartition(topic, number) for number in numbers]
+    except (struct.error, UnicodeDecodeError, MemoryError):
+        return []
+    return partitions

@@ -1,13 +1,14 @@
 """Brokers that are not registered but should be: since when, and why, as far as it is known.
 
 Three can tell: the broker itself, as its last act in ZooKeeper; the process that supervises it on
-this machine (``cluster.json``); and the active controller, if it has seen it leave.
+this machine (``cluster.json``); and the active controller, if it has seen it leave. It also tells
+which brokers come and go, and are back before anybody looks.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,6 +21,7 @@ from regent.zk.codecs.broker_znodes import BrokerEnd
 
 _SAME_END_MS: Final = 60_000  # between what several say about one end
 _DAY_MS: Final = 86_400_000
+_OFTEN: Final = 3  # absences in an hour; a restart, and another one, may be wanted
 _UNKNOWN: Final = (
     "it has said no reason: its process was killed, has crashed or stands still, or its machine or"
     " its network has failed"
@@ -95,3 +97,25 @@ class EndsOfBrokers:
     def _departed_ms(self, broker_id: BrokerId) -> int | None:
         rows = () if self.described is None else self.described.departed
         return next((row.at_ms for row in rows if row.broker_id == broker_id), None)
+
+
+def restless_brokers(
+    described: DescribeControllerResponse | None,
+) -> Iterator[tuple[BrokerId, str]]:
+    """Yield each broker that comes and goes with its sentence; nothing without a controller."""
+    for row in () if described is None else described.returned:
+        if row.times >= _OFTEN:
+            away = span_text(row.away_ms / 1000)
+            yield (
+                row.broker_id,
+                f"broker {row.broker_id} has left and come back {row.times} times in the last"
+                f" hour, last at {moment_text(row.last_ms)} after {away}",
+            )
+
+
+def remedy_of_restless() -> str:
+    """Return what to do about a broker that comes and goes."""
+    return (
+        "unless somebody restarts it, its session with ZooKeeper ends: look at the network and at"
+        " the pauses of its machine; its broker.log says when it was connected again"
+    )

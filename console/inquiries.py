@@ -5,7 +5,6 @@ A broker that does not answer is named in ``Answers.problems``; the page shows t
 
 from __future__ import annotations
 
-import struct
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from regent.client.broker_request import NoAnswerError, ask_broker
 from regent.client.cluster_connection import Cluster
 from regent.client.command_config import SECURITY_OF_COMMAND
+from regent.client.group_states import assigned_partitions
 from regent.client.partitions import DescribedPartition
 from regent.client.wording import listed
 from regent.console.bootstrap_source import partitions_of, source_of
@@ -464,26 +464,6 @@ class BrokerQuestions:
                 else:
                     answers.found[broker_id] = told
         return answers
-
-
-def assigned_partitions(assignment: bytes) -> list[TopicPartition]:
-    """Return the partitions in a consumer's assignment; none if it is of another kind."""
-    partitions = []
-    try:
-        (topics,) = struct.unpack_from(">i", assignment, 2)
-        position = 6
-        for _ in range(topics):
-            (length,) = struct.unpack_from(">h", assignment, position)
-            position += 2
-            topic = assignment[position : position + length].decode()
-            position += length
-            (count,) = struct.unpack_from(">i", assignment, position)
-            numbers = struct.unpack_from(f">{max(count, 0)}i", assignment, position + 4)
-            position += 4 + 4 * max(count, 0)
-            partitions += [TopicPartition(topic, number) for number in numbers]
-    except (struct.error, UnicodeDecodeError, MemoryError):
-        return []
-    return partitions
 
 
 def _source(number: int) -> str:

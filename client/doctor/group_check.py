@@ -1,4 +1,7 @@
-"""Consumer groups that do not get on: records wait, members are there, and nothing is committed."""
+"""Consumer groups that do not get on: records wait, members are there, and nothing is committed.
+
+A group that has never committed anything is one of them if records arrive meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,14 @@ from regent.client.broker_request import NoAnswerError, ask_broker
 from regent.client.command_config import SECURITY_OF_COMMAND
 from regent.client.doctor.examined_cluster import ExaminedCluster
 from regent.client.doctor.findings import Finding, Severity
+from regent.client.group_states import assigned_partitions
 from regent.client.wording import counted, listed
 from regent.config.command_line import program
 from regent.core.errors import Errors, RegentError
 from regent.core.model import BrokerId, EndPoint, TopicPartition
 from regent.core.protocol.messages.groups import (
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
     ListGroupsRequest,
     ListGroupsResponse,
     OffsetFetchRequest,
@@ -40,9 +46,12 @@ WATCHED_S: Final = 10.0
 """How long groups are watched: most consumers commit every five seconds."""
 
 _LIST_GROUPS: Final = (KafkaApiKey.LIST_GROUPS, 4)  # the first version with states
+_DESCRIBE_GROUPS: Final = (KafkaApiKey.DESCRIBE_GROUPS, 5)
 _OFFSET_FETCH: Final = (KafkaApiKey.OFFSET_FETCH, 8)  # the first one with several groups
 _LIST_OFFSETS: Final = (KafkaApiKey.LIST_OFFSETS, 5)
 _LATEST: Final = -1
+_NEVER: Final = -1  # the position of a group that has not committed anything yet
+_CONSUMER: Final = "consumer"  # what workers of Connect have are no partitions
 _WITHOUT_MEMBERS: Final = ("", "Empty", "Dead")
 _ASK_S: Final = 3.0
 _BETWEEN_S: Final = 1.0
@@ -59,7 +68,7 @@ class _Place(NamedTuple):
 
 
 _Positions = Mapping[_Place, int]
-"""The committed offsets; those of groups without members are missing."""
+"""The committed offsets, or ``_NEVER``; those of groups without members are missing."""
 
 
 def check_groups(
@@ -80,19 +89,31 @@ def check_groups(
     leaders = {p.topic_partition: p.leader for p in cluster.served.partitions}
     first, silent = _positions(brokers)
     yield from _not_examined(silent)
-    lags = _lags(first, _ends({place.topic_partition for place in first}, leaders, brokers))
-    waiting = {place: first[place] for place, lag in lags.items() if lag > 0}
+    ends = _ends({place.topic_partition for place in first}, leaders, brokers)
+    waiting = {
+        place: at
+        for place, at in first.items()
+        if (end := ends.get(place.topic_partition)) is not None and at < end
+    }
     watched_s = 0.0
     while waiting and watched_s < cluster.watched_s:
         sleep(_BETWEEN_S)
         watched_s += _BETWEEN_S
         now, _ = _positions({b: brokers[b] for b in {place.coordinator for place in waiting}})
         waiting = {place: at for place, at in waiting.items() if now.get(place) == at}
-    stuck: dict[str, list[_Place]] = defaultdict(list)
-    for place in sorted(waiting):
-        stuck[place.group].append(place)
-    for group, places in stuck.items():
-        yield _stuck(group, places, sum(lags[place] for place in places), watched_s)
+    new = {place.topic_partition for place, at in waiting.items() if at == _NEVER}
+    arrived = {p: end - ends[p] for p, end in _ends(new, leaders, brokers).items()}
+    stuck: dict[str, dict[TopicPartition, int]] = defaultdict(dict)
+    never: dict[str, dict[TopicPartition, int]] = defaultdict(dict)
+    for (_, group, partition), at in sorted(waiting.items()):
+        if at != _NEVER:
+            stuck[group][partition] = ends[partition] - at
+        elif arrived.get(partition, 0) > 0:
+            never[group][partition] = arrived[partition]
+    for group, lags in stuck.items():
+        yield _stuck(group, lags, watched_s)
+    for group, lags in never.items():
+        yield _without_position(group, lags, watched_s)
 
 
 def _not_examined(silent: Mapping[BrokerId, str]) -> Iterator[Finding]:
@@ -103,19 +124,35 @@ def _not_examined(silent: Mapping[BrokerId, str]) -> Iterator[Finding]:
         yield Finding(GROUPS, Severity.WARNING, name, message, remedy)
 
 
-def _stuck(group: str, places: Collection[_Place], lag: int, watched_s: float) -> Finding:
-    partitions = [place.topic_partition for place in places]
+def _stuck(group: str, lags: Mapping[TopicPartition, int], watched_s: float) -> Finding:
     message = (
-        f"group {group} has members, and {counted(lag, 'record')} for them in"
-        f" {counted(len(places), 'partition')} ({listed(partitions, _NAMED)}), but it committed"
-        f" nothing there for {span_text(watched_s)}"
+        f"group {group} has members, and {_records_in(lags)}, but it committed nothing there for"
+        f" {span_text(watched_s)}"
     )
     remedy = (
         f"`{program()} groups describe {shlex.quote(group)}` shows which member has them;"
         " restart that one"
     )
-    facts = {"lag": lag, "partitions": [str(partition) for partition in partitions]}
-    return Finding(GROUPS, Severity.WARNING, f"group {group}", message, remedy, facts)
+    return Finding(GROUPS, Severity.WARNING, f"group {group}", message, remedy, _facts(lags))
+
+
+def _without_position(group: str, lags: Mapping[TopicPartition, int], watched_s: float) -> Finding:
+    message = (
+        f"group {group} has members, and has never committed anything, although"
+        f" {_records_in(lags)} arrived within {span_text(watched_s)}: when it starts again, it"
+        " begins where auto.offset.reset says"
+    )
+    remedy = "let its members commit, unless they keep their positions elsewhere"
+    return Finding(GROUPS, Severity.WARNING, f"group {group}", message, remedy, _facts(lags))
+
+
+def _records_in(lags: Mapping[TopicPartition, int]) -> str:
+    where = f"{counted(len(lags), 'partition')} ({listed(list(lags), _NAMED)})"
+    return f"{counted(sum(lags.values()), 'record')} for them in {where}"
+
+
+def _facts(lags: Mapping[TopicPartition, int]) -> Mapping[str, object]:
+    return {"lag": sum(lags.values()), "partitions": [str(partition) for partition in lags]}
 
 
 # --- questions -----------------------------------------------------------------------------------
@@ -149,7 +186,7 @@ def _positions_at(broker: EndPoint) -> Mapping[tuple[str, TopicPartition], int] 
         answer = ask_broker(broker, _OFFSET_FETCH, request, OffsetFetchResponse, _ASK_S)
     except (NoAnswerError, RegentError) as error:
         return str(error)
-    return {
+    found = {
         (group.group_id, TopicPartition(topic.name, row.partition_index)): row.committed_offset
         for group in answer.groups
         if group.error_code == Errors.NONE
@@ -157,6 +194,22 @@ def _positions_at(broker: EndPoint) -> Mapping[tuple[str, TopicPartition], int] 
         for row in topic.partitions
         if row.error_code == Errors.NONE and row.committed_offset >= 0
     }
+    told = {group.group_id for group in answer.groups if group.error_code == Errors.NONE}
+    new = told - {group for group, _ in found}
+    return found | dict.fromkeys(_assigned_at(broker, new), _NEVER) if new else found
+
+
+def _assigned_at(broker: EndPoint, groups: Collection[str]) -> Iterator[tuple[str, TopicPartition]]:
+    """Yield which partitions the members of groups have; nothing if the broker does not tell."""
+    request = DescribeGroupsRequest(groups=tuple(sorted(groups)))
+    try:
+        answer = ask_broker(broker, _DESCRIBE_GROUPS, request, DescribeGroupsResponse, _ASK_S)
+    except (NoAnswerError, RegentError):
+        return
+    for group in answer.groups:
+        for member in group.members if group.protocol_type == _CONSUMER else ():
+            for partition in assigned_partitions(member.member_assignment):
+                yield group.group_id, partition
 
 
 def _ends(
@@ -195,13 +248,4 @@ def _ends_at(broker: EndPoint, topics: Mapping[str, list[int]]) -> Mapping[Topic
         for topic in answer.topics
         for row in topic.partitions
         if row.error_code == Errors.NONE
-    }
-
-
-def _lags(positions: _Positions, ends: Mapping[TopicPartition, int]) -> Mapping[_Place, int]:
-    """Return how many records wait at each place whose end is known."""
-    return {
-        place: ends[place.topic_partition] - offset
-        for place, offset in positions.items()
-        if place.topic_partition in ends
     }

@@ -16,7 +16,7 @@ from regent.client.controller_ref import ControllerRef
 from regent.client.deletion_obstacles import deletion_obstacles
 from regent.client.live_brokers import read_live_brokers
 from regent.client.log_sizes import LogDirectorySize, LogSize, read_log_dirs
-from regent.client.missing_brokers import EndsOfBrokers, MissingBroker
+from regent.client.missing_brokers import EndsOfBrokers, MissingBroker, restless_brokers
 from regent.client.obstacles import move_obstacles
 from regent.client.partitions import DescribedPartition, read_partitions
 from regent.client.slow_brokers import slow_brokers
@@ -67,6 +67,7 @@ class ServedCluster:
     move_obstacles: Sequence[str] = ()
     old_transactions: Sequence[str] = ()
     slow_brokers: Mapping[BrokerId, str] = field(default_factory=dict)
+    restless_brokers: Mapping[BrokerId, str] = field(default_factory=dict)
     clocks: Mapping[BrokerId, ClockReading] = field(default_factory=dict)
     log_dirs: Mapping[BrokerId, Sequence[LogDirectorySize]] = field(default_factory=dict)
     unassigned: Mapping[BrokerId, Sequence[LogSize]] = field(default_factory=dict)
@@ -117,6 +118,7 @@ def read_served(
         move_obstacles(admin, moving) if moving else (),
         sorted({name for names_of_one in old for name in names_of_one}),
         dict(slow_brokers(live, answer, caches)),
+        dict(restless_brokers(answer)),
         {b: row[1] for b, row in told.items() if row[1] is not None},
         log_dirs,
         _unassigned(admin, found.partitions, log_dirs),

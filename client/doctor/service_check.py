@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 from regent.client.doctor.examined_cluster import ExaminedCluster
 from regent.client.doctor.findings import Finding, Severity
 from regent.client.doctor.served_cluster import ServedCluster
+from regent.client.missing_brokers import remedy_of_restless
 from regent.client.partitions import DescribedPartition
 from regent.client.slow_brokers import remedy_of_slow
 from regent.client.wording import counted, listed
@@ -85,6 +86,11 @@ def _silent_brokers(_: ExaminedCluster, served: ServedCluster) -> Iterator[Findi
 def _slow_brokers(_: ExaminedCluster, served: ServedCluster) -> Iterator[Finding]:
     for broker, message in served.slow_brokers.items():
         yield _warning(f"broker {broker}", message, remedy_of_slow())
+
+
+def _restless_brokers(_: ExaminedCluster, served: ServedCluster) -> Iterator[Finding]:
+    for broker, message in served.restless_brokers.items():
+        yield _warning(f"broker {broker}", message, remedy_of_restless())
 
 
 def _suspect_replicas(_: ExaminedCluster, served: ServedCluster) -> Iterator[Finding]:
@@ -347,6 +353,7 @@ SERVICE_CHECKS: Final[Sequence[ServiceCheck]] = (
     _behind,
     _shared_hosts,
     _slow_brokers,
+    _restless_brokers,
     _suspect_replicas,
     _own_warnings,
     _clocks,

@@ -115,6 +115,18 @@ class DepartedBroker(NamedTuple):
     at_ms: int
 
 
+class ReturnedBroker(NamedTuple):
+    """How often a broker has left and come back in the last hour, as this controller has seen it.
+
+    ``last_ms`` is when it came back last (wall clock), ``away_ms`` how long it was away then.
+    """
+
+    broker_id: BrokerId
+    times: int
+    last_ms: int
+    away_ms: int
+
+
 class OfflineReplicas(NamedTuple):
     """How many replicas of a broker are offline although it lives, and some of them."""
 
@@ -157,6 +169,7 @@ class DescribeControllerResponse:
     departed: tuple[DepartedBroker, ...] = ()
     answer_times: tuple[AnswerTimes, ...] = ()
     offline_replicas: tuple[OfflineReplicas, ...] = ()
+    returned: tuple[ReturnedBroker, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

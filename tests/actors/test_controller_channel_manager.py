@@ -59,9 +59,9 @@ class Channels:
             settings=DeliverySettings(retry_backoff_ms=1),
         )
 
-    def add(self, broker_id: int) -> None:
+    def add(self, broker_id: int, broker_epoch: int = 1) -> None:
         """Let the channel to a broker begin."""
-        self.manager.add_broker(BrokerRegistration(self._stage.info(broker_id), 1))
+        self.manager.add_broker(BrokerRegistration(self._stage.info(broker_id), broker_epoch))
 
     def send(self, broker_id: int, *requests: ControlRequest) -> None:
         """Send requests to a broker."""
@@ -194,3 +194,31 @@ def test_what_keeps_a_broker_from_answering_is_shown(
     stage.wait_for(lambda: any(row.reason for row in channels.manager.unanswered()))
     (shown,) = channels.manager.unanswered()
     assert shown.reason == "inproc://broker-4: the connection broke"
+
+
+def test_a_broker_that_left_and_came_back_is_counted_for_an_hour(
+    channels: Channels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ms = 1_000_000
+    monkeypatch.setattr("regent.actors.controller_channel_manager._now_ms", lambda: now_ms)
+    channels.add(4)
+    channels.add(5)
+    for epoch in (2, 3):
+        now_ms += 60_000
+        channels.manager.remove_broker(4)
+        now_ms += 12_000
+        channels.add(4, epoch)
+    assert list(channels.manager.returned()) == [(4, 2, 1_144_000, 12_000)]
+    now_ms += 3_600_000
+    assert list(channels.manager.returned()) == [(4, 1, 1_144_000, 12_000)]
+    now_ms += 1
+    assert list(channels.manager.returned()) == []
+
+
+def test_another_channel_to_the_same_broker_is_no_return(channels: Channels) -> None:
+    channels.add(4)
+    channels.manager.remove_broker(4)
+    channels.add(4)
+    assert list(channels.manager.returned()) == []
+    channels.add(4, broker_epoch=2)
+    assert [row.times for row in channels.manager.returned()] == [1], "it was away for a moment"

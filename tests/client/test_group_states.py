@@ -10,9 +10,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from regent.client.group_states import group_states
+from regent.client.group_states import assigned_partitions, group_states
 from regent.core.errors import Errors
-from regent.core.model import EndPoint
+from regent.core.model import EndPoint, TopicPartition
 from regent.core.protocol.messages.groups import ListedGroup, ListGroupsResponse
 from regent.testing.waits import scaled
 from regent.transport.kafka.message_codec import encoded
@@ -80,3 +80,9 @@ def test_a_broker_that_does_not_answer_is_not_awaited_for_long() -> None:
 
 def test_without_brokers_there_are_no_groups() -> None:
     assert group_states([], TIMEOUT_S) == {"stable": 0, "empty": 0, "rebalancing": 0}
+
+
+def test_an_assignment_is_decoded_and_a_damaged_one_has_no_partitions() -> None:
+    assignment = b"\0\0\0\0\0\1\0\1t\0\0\0\2\0\0\0\0\0\0\0\1\xff\xff\xff\xff"
+    assert assigned_partitions(assignment) == [TopicPartition("t", 0), TopicPartition("t", 1)]
+    assert [assigned_partitions(assignment[:n]) for n in (0, 5, 9, 15)] == [[]] * 4

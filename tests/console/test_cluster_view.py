@@ -20,7 +20,7 @@ from regent.console.cluster_view import (
     recent_failovers,
     verdict,
 )
-from regent.console.inquiries import GroupRow, LagRow, assigned_partitions
+from regent.console.inquiries import GroupRow, LagRow
 from regent.core.model import (
     NO_LEADER,
     LeaderAndIsr,
@@ -196,9 +196,3 @@ def test_the_lag_is_summed_by_topic_and_by_member() -> None:
     rows = (LagRow(T0, 3, 10, "a"), LagRow(T1, None, 5, "a"), LagRow(T1, 9, 8, ""))
     group = GroupRow("g", "Stable", 0, ("a",), rows)
     assert (group.lag, group.lag_by_topic, group.lag_by_member) == (7, {"t": 7}, {"a": 7})
-
-
-def test_an_assignment_is_decoded_and_a_damaged_one_has_no_partitions() -> None:
-    assignment = b"\0\0\0\0\0\1\0\1t\0\0\0\2\0\0\0\0\0\0\0\1\xff\xff\xff\xff"
-    assert assigned_partitions(assignment) == [T0, T1]
-    assert [assigned_partitions(assignment[:n]) for n in (0, 5, 9, 15)] == [[]] * 4

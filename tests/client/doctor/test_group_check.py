@@ -22,6 +22,9 @@ from regent.core.model import (
     TopicPartition,
 )
 from regent.core.protocol.messages.groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsResponse,
     ListedGroup,
     ListGroupsResponse,
     OffsetFetchRequest,
@@ -40,11 +43,15 @@ from regent.transport.kafka.listener import KafkaListener
 from regent.transport.kafka.message_codec import decoded, encoded
 
 T0 = TopicPartition("t", 0)
+ASSIGNMENT = b"\0\0\0\0\0\1\0\1t\0\0\0\1\0\0\0\0\xff\xff\xff\xff"  # t-0
 
 
 @dataclass
 class Coordinator:
-    """A broker that leads ``t-0`` and coordinates groups: state and position of each."""
+    """A broker that leads ``t-0`` and coordinates groups: state and position of each.
+
+    The position -1: the group has never committed, and its member has ``t-0``.
+    """
 
     groups: dict[str, tuple[str, int]] = field(default_factory=dict)
     end: int = 10
@@ -64,7 +71,7 @@ class Coordinator:
         groups = tuple(
             OffsetFetchResponseGroup(
                 group_id=row.group_id,
-                topics=(self._position(self.groups[row.group_id][1]),),
+                topics=self._positions(self.groups[row.group_id][1]),
                 error_code=0,
             )
             for row in asked.groups
@@ -72,12 +79,36 @@ class Coordinator:
         answer = OffsetFetchResponse(groups=groups)
         return (encoded(answer, request.api_version, is_flexible=True),)
 
+    async def describe(self, request: KafkaRequest) -> KafkaAnswer:
+        member = DescribedGroupMember(
+            member_id="m",
+            client_id="client",
+            client_host="/127.0.0.1",
+            member_metadata=b"",
+            member_assignment=ASSIGNMENT,
+        )
+        groups = tuple(
+            DescribedGroup(
+                error_code=0,
+                group_id=group,
+                group_state=state,
+                protocol_type="consumer",
+                members=(member,),
+            )
+            for group, (state, position) in self.groups.items()
+            if position < 0
+        )
+        answer = DescribeGroupsResponse(groups=groups)
+        return (encoded(answer, request.api_version, is_flexible=True),)
+
     @staticmethod
-    def _position(offset: int) -> OffsetFetchResponseTopic:
+    def _positions(offset: int) -> tuple[OffsetFetchResponseTopic, ...]:
+        if offset < 0:
+            return ()
         row = OffsetFetchResponsePartition(
             partition_index=0, committed_offset=offset, metadata="", error_code=0
         )
-        return OffsetFetchResponseTopic(name="t", partitions=(row,))
+        return (OffsetFetchResponseTopic(name="t", partitions=(row,)),)
 
     async def list_offsets(self, request: KafkaRequest) -> KafkaAnswer:
         row = ListedPartition(partition_index=0, error_code=0, offset=self.end)
@@ -113,6 +144,7 @@ def broker() -> Coordinator:
 def port(broker: Coordinator) -> Iterator[int]:
     apis = [
         KafkaApi(KafkaApiKey.LIST_GROUPS, 4, 4, broker.list_groups),
+        KafkaApi(KafkaApiKey.DESCRIBE_GROUPS, 5, 5, broker.describe),
         KafkaApi(KafkaApiKey.OFFSET_FETCH, 8, 8, broker.fetch),
         KafkaApi(KafkaApiKey.LIST_OFFSETS, 5, 5, broker.list_offsets),
     ]
@@ -134,6 +166,24 @@ def test_a_group_that_commits_nothing_while_records_wait_is_named(
     )
     assert "groups describe 'stuck one'`" in finding.remedy
     assert finding.facts == {"lag": 3, "partitions": ["t-0"]}
+
+
+def test_a_group_that_has_never_committed_is_named_if_records_arrive(
+    broker: Coordinator, port: int
+) -> None:
+    broker.groups = {"new": ("Stable", -1)}
+
+    def arrive() -> None:
+        broker.end += 2
+
+    (finding,) = broker.found(port, nap=arrive)
+    assert finding.message == (
+        "group new has members, and has never committed anything, although 6 records for them in 1"
+        " partition (t-0) arrived within 3 s: when it starts again, it begins where"
+        " auto.offset.reset says"
+    )
+    assert broker.found(port) == [], "nothing arrives"
+    assert broker.found(port, nap=lambda: broker.groups.update(new=("Stable", broker.end))) == []
 
 
 def test_a_group_that_rebalances_without_end_is_named_too(broker: Coordinator, port: int) -> None:

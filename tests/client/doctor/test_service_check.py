@@ -128,6 +128,14 @@ def test_a_broker_that_could_not_be_asked_is_a_warning():
     assert finding.message.endswith(": tcp://m:10092: no connection")
 
 
+def test_a_broker_that_comes_and_goes_is_a_warning():
+    finding = only(ServedCluster(live(1, 2), restless_brokers={2: "broker 2 has left"}))
+    assert finding.severity is Severity.WARNING
+    assert finding.sentence.startswith(
+        "broker 2 has left: unless somebody restarts it, its session"
+    )
+
+
 def test_a_suspect_replica_is_named():
     suspects = SuspectReplicas({TopicPartition("t", 0): LogEnd(1, 5)})
     registered = {**live(1), 2: BrokerRegistration(BrokerInfo(2, ()), 7, suspects)}
