@@ -348,6 +348,8 @@ class MovingLoad:
             producer.join(2 * TIMEOUT_S)
             if producer.unanswered:
                 self.history.complaints.append(f"{producer.name}: {producer.unanswered} unanswered")
+            if producer.failed:  # librdkafka goes on in another epoch, and may repeat records in it
+                self.history.complaints.append(f"{producer.name}: {dict(producer.failed)}")
 
     def _acknowledged(self, topic: str) -> set[bytes]:
         return {

@@ -6,6 +6,7 @@ They are librdkafka's: idempotent, ``acks=all``, checksums verified. Each has a 
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from time import monotonic
@@ -50,6 +51,7 @@ class LoadProducer(threading.Thread):
         super().__init__(name=name, daemon=True)
         self.acknowledged = 0
         self.unanswered = 0
+        self.failed: Counter[str] = Counter()  # records by the error of their delivery
         self._partitions = partitions
         self._history = history
         self._rate = records_per_s
@@ -109,7 +111,9 @@ class LoadProducer(threading.Thread):
                 offset = message.offset()
                 send.outcome, send.offset = Outcome.ACKNOWLEDGED, -1 if offset is None else offset
                 self.acknowledged += 1
-            elif error.code() in _REFUSALS:
+                return
+            self.failed[error.name()] += 1
+            if error.code() in _REFUSALS:
                 send.outcome = Outcome.REFUSED
             elif error.fatal():
                 self._history.complaints.append(f"{self.name}: {send}: {error}")
