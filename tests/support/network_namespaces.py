@@ -7,8 +7,13 @@ always removed when this process ends.
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
+import random
+import select
+import struct
 import subprocess
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Self
@@ -20,6 +25,10 @@ _OWN_NAMESPACE = "/proc/thread-self/ns/net"
 _IPV4 = "10.213.7.{}"
 _IPV6 = "fd00:213:7::{}"
 _FIRST_HOST = 10
+_TUN = "/dev/net/tun"
+_TUNSETIFF = 0x400454CA
+_TAP_WITHOUT_HEADER = 0x0002 | 0x1000  # IFF_TAP, IFF_NO_PI
+_MAX_FRAME = 65_536
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -69,6 +78,19 @@ class Namespace:
         if ended.returncode:
             raise NamespacesUnavailableError(f"ip {' '.join(arguments)}: {ended.stderr.strip()}")
 
+    def tap(self, name: str) -> int:
+        """Make a network device whose frames this process carries; it ends with the descriptor.
+
+        Raises ``NamespacesUnavailableError``.
+        """
+        with self.inside():
+            try:
+                fd = os.open(_TUN, os.O_RDWR | os.O_NONBLOCK)
+                fcntl.ioctl(fd, _TUNSETIFF, struct.pack("16sH", name.encode(), _TAP_WITHOUT_HEADER))
+            except OSError as error:
+                raise NamespacesUnavailableError(f"{_TUN}: {error.strerror}") from error
+        return fd
+
     def close(self) -> None:
         """Close the descriptor; the namespace ends with the last process in it."""
         os.close(self._fd)
@@ -79,6 +101,8 @@ class Host(Namespace):
 
     def __init__(self, number: int) -> None:
         super().__init__()
+        self.port = f"port{number}"
+        self.mac = f"02:00:00:00:00:{_FIRST_HOST + number:02x}"
         self.ipv4 = _IPV4.format(_FIRST_HOST + number)
         self.ipv6 = _IPV6.format(_FIRST_HOST + number)
 
@@ -99,7 +123,7 @@ class HostNetwork:
             for number in range(hosts):
                 host = Host(number)
                 undo.callback(host.close)
-                self._plug_in(host, f"port{number}")
+                self._plug_in(host)
                 self.hosts.append(host)
             self._undo = undo.pop_all()
 
@@ -109,14 +133,37 @@ class HostNetwork:
     def __exit__(self, *exc_info: object) -> None:
         self._undo.close()
 
-    def _plug_in(self, host: Host, port: str) -> None:
+    def _plug_in(self, host: Host) -> None:
         peer = ("peer", "name", "eth0", "netns", host.path)
-        self._bridge.ip("link", "add", port, "type", "veth", *peer)
-        self._bridge.ip("link", "set", port, "master", "bridge", "up")
+        self._bridge.ip("link", "add", host.port, "type", "veth", *peer)
+        self._connect(host)
+
+    def _connect(self, host: Host) -> None:
+        """Bring both ends of a link up."""
+        self._bridge.ip("link", "set", host.port, "master", "bridge", "up")
+        host.ip("link", "set", "eth0", "address", host.mac)
         host.ip("address", "add", f"{host.ipv4}/24", "dev", "eth0")
         # The address is unique: do not wait for duplicate address detection.
         host.ip("address", "add", f"{host.ipv6}/64", "dev", "eth0", "nodad")
         host.ip("link", "set", "eth0", "up")
+
+    @contextmanager
+    def losing(self, host: Host, share: float) -> Iterator[None]:
+        """Lose this share of the frames to and from a host; connections stay."""
+        host.ip("link", "delete", "eth0")
+        ends = (host.tap("eth0"), self._bridge.tap(host.port))
+        is_over = threading.Event()
+        wire = threading.Thread(target=_carry, args=(ends, share, is_over), name="lossy wire")
+        wire.start()
+        try:
+            self._connect(host)
+            yield
+        finally:
+            is_over.set()
+            wire.join(scaled(5))
+            for fd in ends:
+                os.close(fd)
+            self._plug_in(host)
 
     @contextmanager
     def cut(self, sender: Host, receivers: Sequence[Host]) -> Iterator[None]:
@@ -130,6 +177,18 @@ class HostNetwork:
             for address in addresses:
                 with suppress(NamespacesUnavailableError):
                     sender.ip("route", "delete", "blackhole", address)
+
+
+def _carry(ends: tuple[int, int], share: float, is_over: threading.Event) -> None:
+    """Carry frames between two devices, and lose some."""
+    chance = random.Random(7)
+    others = {ends[0]: ends[1], ends[1]: ends[0]}
+    while not is_over.is_set():
+        for fd in select.select(ends, (), (), 0.1)[0]:
+            with suppress(OSError):  # the other device is not up yet, or its queue is full
+                frame = os.read(fd, _MAX_FRAME)
+                if chance.random() >= share:
+                    os.write(others[fd], frame)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
@@ -39,6 +39,7 @@ class Machines:
     """Three machines and one for clients, with a folder each. Runs the commands of the page."""
 
     def __init__(self, network: HostNetwork, folder: Path) -> None:
+        self._network = network
         *machines, self.client = network.hosts
         self._folder = folder
         self._hosts = {host.ipv4: host for host in machines}
@@ -167,6 +168,10 @@ class Machines:
         """Kill a broker; ZooKeeper is the first process."""
         self._processes[1 + number].kill()
 
+    def losing(self, number: int, share: float) -> AbstractContextManager[None]:
+        """Lose this share of the packets to and from the machine of a broker."""
+        return self._network.losing(list(self._hosts.values())[number], share)
+
     def settings(self, user: str, password: str) -> Settings:
         """Return what a client of librdkafka needs."""
         return {
@@ -196,7 +201,7 @@ def secure_machines(folder: Path) -> Iterator[Machines]:
 
 def produced(settings: Settings, values: Sequence[str], topic: str = "orders") -> list[str]:
     """Write records to a topic; return the errors."""
-    producer = Producer({**settings, "acks": "all", "message.timeout.ms": 20_000})
+    producer = Producer({**settings, "enable.idempotence": True, "message.timeout.ms": 20_000})
     errors: list[str] = []
 
     def note(error: KafkaError | None, _message: object) -> None:

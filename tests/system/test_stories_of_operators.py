@@ -33,6 +33,7 @@ pytestmark = [pytest.mark.nightly, pytest.mark.system, pytest.mark.zookeeper]
 
 FULL, SLOW, EMPTIED = 1, 2, 2  # brokers
 DISK_MB, LEFT_MB = 400, 40  # less than log_dir_min_free_bytes is left
+LOST = 0.3  # of the packets of a broken link
 MB = 1024 * 1024
 
 
@@ -128,6 +129,18 @@ def test_a_broker_that_runs_a_tenth_of_the_time_is_named(machines: Machines, cli
     finally:
         is_over.set()
         with_pauses.join(TIMEOUT_S)
+    await_health(machines)
+
+
+def test_a_broker_whose_link_loses_packets_is_named_and_no_record_is_lost(
+    machines: Machines, clients: Settings
+):
+    create(clients, NewTopic("lossy", 3, 3, config={"min.insync.replicas": "2"}))
+    values = [str(number) for number in range(300)]
+    with machines.losing(SLOW, LOST):
+        assert produced(clients, values, "lossy") == []
+        await_told(machines, "status", f"broker {SLOW} answers slowly")
+    assert consumed(clients, "after", 300, "lossy") == sorted(values)
     await_health(machines)
 
 
