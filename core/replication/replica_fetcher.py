@@ -146,7 +146,8 @@ class ReplicaFetcher:
         """Process an answer; partitions without an answer, or with an error, back off.
 
         Records are appended between two slices: the disk must not stop the producers. Replicas may
-        change meanwhile, as they may before the answer comes; their logs are fenced.
+        change meanwhile, as they may before the answer comes; their logs are fenced. So nothing
+        that was found before an append is acted on after it.
         """
         followed = self._followed.get(leader)
         if followed is None:
@@ -167,7 +168,7 @@ class ReplicaFetcher:
         )
 
         for portion in slices_of_records(sizes):
-            taken = _Taken(followed, response.error_code, now_ms)
+            taken = _Taken(leader, followed, response.error_code, now_ms)
             for topic_partition in portion:
                 partition, row = asked[topic_partition]
                 if followed.get(topic_partition) is partition:  # else it was created again
@@ -179,7 +180,7 @@ class ReplicaFetcher:
                 yield taken.append
                 for append in taken.appends:
                     self._end_append(taken, append)
-            self._back_off(leader, followed, taken.errors, now_ms)
+            self._log_errors(taken)
             self._log_moved(leader, taken.moved)
 
     def _end_append(self, taken: _Taken, append: _Append) -> None:
@@ -209,6 +210,10 @@ class ReplicaFetcher:
             self._throttle(taken.followed, partition, answer, taken.now_ms)
         elif error is not None:
             taken.errors[topic_partition] = error
+            if error is Errors.FENCED_LEADER_EPOCH:
+                self.unfollow(topic_partition)  # a LeaderAndIsr with the new epoch follows
+            else:
+                taken.followed.back_off(topic_partition, taken.now_ms, self._backoff_ms)
 
     def _log_moved(self, leader: BrokerId, moved: Sequence[str]) -> None:
         if moved:
@@ -250,19 +255,9 @@ class ReplicaFetcher:
         if pause_ms > 0 and partition.lag > 0 and followed.get(topic_partition) is not None:
             followed.delay(topic_partition, now_ms + pause_ms)
 
-    def _back_off(
-        self,
-        leader: BrokerId,
-        followed: FetchSessionHandler,
-        errors: Mapping[TopicPartition, Errors],
-        now_ms: int,
-    ) -> None:
-        for topic_partition, error in errors.items():
-            if error is Errors.FENCED_LEADER_EPOCH:
-                self.unfollow(topic_partition)  # a LeaderAndIsr with the new epoch follows
-            else:
-                followed.back_off(topic_partition, now_ms, self._backoff_ms)
-        first = next(iter(errors.items()), None)
+    def _log_errors(self, taken: _Taken) -> None:
+        leader, now_ms = taken.leader, taken.now_ms
+        first = next(iter(taken.errors.items()), None)
         if first is not None and first[1] is Errors.CLUSTER_AUTHORIZATION_FAILED:
             if self._lines.is_due((leader, first[1]), now_ms):
                 log.warning(_NOT_ALLOWED, self._template.replica_id, leader)
@@ -271,7 +266,7 @@ class ReplicaFetcher:
             log.info(
                 "[Broker id=%d] Error in fetch of %d partitions from leader %d, the first: %s, %s",
                 self._template.replica_id,
-                len(errors),
+                len(taken.errors),
                 leader,
                 topic_partition,
                 error.name,
@@ -319,9 +314,11 @@ class _Append:
 class _Taken:
     """A portion of an answer, and what becomes of it.
 
-    ``moved`` lists the logs that lose records although no leader epoch says so.
+    ``moved`` lists the logs that lose records although no leader epoch says so. ``errors`` is for
+    the log: what follows from them is done.
     """
 
+    leader: BrokerId
     followed: FetchSessionHandler
     error_code: Errors
     now_ms: int

@@ -132,7 +132,16 @@ class MixedCluster(NamedTuple):
 
         def are_equal() -> bool:
             logs = [self.cluster.log_of(broker, name) for broker in brokers]
-            return len({*logs}) == 1 and values_of(logs[0]) == [*values]
+            found = [values_of(log) for log in logs]
+            if len({*logs}) == 1 and found[0] == [*values]:
+                return True
+            sizes = [(broker, len(log)) for broker, log in zip(brokers, logs, strict=True)]
+            ends = [[str(value)[:9] for value in log[-3:]] for log in found]
+            counts = [len(log) for log in found]
+            raise LookupError(
+                f"bytes {sizes}, {len(values)} values expected, found {counts}: {ends};"
+                f" {self.state(partition)}"
+            )
 
         eventually(are_equal, f"equal logs of {name}", WAIT_S)
 

@@ -318,7 +318,12 @@ class MovingLoad:
             }
             return [name for name, step in steps.items() if now[name] - before[name] < step]
 
-        eventually(lambda: not lagging() or None, "all clients go on", TIMEOUT_S)
+        def are_going_on() -> bool:
+            if names := lagging():
+                raise LookupError(f"these do not: {names}")
+            return True
+
+        eventually(are_going_on, "all clients go on", TIMEOUT_S)
 
     def finish(self) -> str:
         """Let all clients come to the end; return what was broken, empty if nothing."""

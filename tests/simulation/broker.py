@@ -642,10 +642,14 @@ class SimulatedBroker:
         return True
 
     def _on_unlocked(self) -> None:
-        """Let the thread of control requests act before the one that appends, now and then."""
+        """Let the thread of control requests act before the one that appends, now and then.
+
+        More often while the leader refuses other partitions: their next LeaderAndIsr is under way.
+        """
         network = self.world.network
         self._unlocked_appends += 1
-        if not self.world.has_threads or self._unlocked_appends % APPENDS_PER_RACE:
+        is_race = self._fetchers.has_errors or not self._unlocked_appends % APPENDS_PER_RACE
+        if not self.world.has_threads or not is_race:
             return
         for number in list(network.deliverable()):
             packet = network.packets[number]

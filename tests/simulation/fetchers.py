@@ -22,6 +22,7 @@ class Fetchers:
     def __init__(self, broker: SimulatedBroker) -> None:
         self._broker = broker
         self._world = broker.world
+        self.has_errors = False  # the answer that is taken, for some partitions
         self._fetches: dict[BrokerId, Exchange] = {}
 
     def fetch_again_and_again(self) -> None:
@@ -44,6 +45,7 @@ class Fetchers:
 
         def on_answer(answer: AnswerBody) -> None:
             assert isinstance(answer, FetchResponse)
+            self.has_errors = any(row.error_code for _, row in answer.partitions())
             manager.on_fetch_response(leader, request, answer, self._broker.now_ms)
             self._broker.acted()
             if _says_something(answer):

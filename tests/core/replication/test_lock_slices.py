@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
 
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
+from regent.core.protocol.broker import FetchedPartition
 from regent.core.protocol.control import (
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
@@ -316,3 +320,29 @@ def test_the_error_of_an_append_is_ignored_after_its_replica_was_deleted() -> No
     follower.take(leader, request, asked.answer)
     assert follower.hosted().role is Role.FOLLOWER
     assert follower.values() == []
+
+
+@pytest.mark.parametrize("error", [Errors.FENCED_LEADER_EPOCH, Errors.UNKNOWN_LEADER_EPOCH])
+@pytest.mark.parametrize("next_leader", [1, 3])
+def test_a_replica_that_was_refused_follows_the_leader_that_it_gets_during_an_append(
+    error: Errors, next_leader: int
+) -> None:
+    """The refusal is in the answer with the records that are appended; it was for the former one.
+
+    Nobody sends the LeaderAndIsr again.
+    """
+    lock = InterruptedLock()
+    leader, follower = RecordBroker(1), RecordBroker(2, lock=lock)
+    for broker in (leader, follower):
+        broker.apply(1, 1, T0, T1)
+    leader.produce(b"a", acks=1)
+    request, asked = follower.fetch_from(leader)
+    (topic,) = asked.answer.topics
+    refused = FetchedPartition(T1.partition, error, -1, -1)
+    mixed = replace(topic, partitions=(*topic.partitions, refused))
+    lock.interrupt = lambda: follower.apply(next_leader, 2, T1, replicas=(1, 2, 3))
+    follower.take(leader, request, replace(asked.answer, topics=(mixed,)))
+    assert follower.values() == [b"a"]
+    next_fetch = follower.manager.fetch_request(next_leader, follower.now_ms)
+    assert next_fetch is not None
+    assert T1 in dict(next_fetch.partitions())
