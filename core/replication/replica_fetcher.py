@@ -186,11 +186,13 @@ class ReplicaFetcher:
     def _end_append(self, taken: _Taken, append: _Append) -> None:
         """Go on after an append, unless the replica has changed meanwhile."""
         partition, topic_partition = append.partition, append.partition.topic_partition
-        is_hosted = self._partitions.get(topic_partition) is partition
-        if not is_hosted or partition.log is not append.log:
-            return  # it was deleted, or has failed, or is in another directory now
+        if self._partitions.get(topic_partition) is not partition:
+            return  # it was deleted
         is_followed = taken.followed.get(topic_partition) is partition
-        if is_followed and partition.leader_epoch == append.leader_epoch:
+        if partition.log is not append.log:  # it has failed, or is in another directory now
+            if is_followed:
+                taken.followed.on_change(topic_partition)  # the leader sends the records again
+        elif is_followed and partition.leader_epoch == append.leader_epoch:
             self._note(taken, partition, append.answer, partial(_finish, taken, append))
         elif isinstance(append.error, StorageError):
             self._partitions.fail(topic_partition, append.error)

@@ -346,3 +346,21 @@ def test_a_replica_that_was_refused_follows_the_leader_that_it_gets_during_an_ap
     next_fetch = follower.manager.fetch_request(next_leader, follower.now_ms)
     assert next_fetch is not None
     assert T1 in dict(next_fetch.partitions())
+
+
+def test_a_replica_that_is_in_another_directory_after_an_append_fetches_the_records_again() -> None:
+    """Unless the fetch lists it, a leader takes the answer for received."""
+    lock = InterruptedLock()
+    leader, follower = RecordBroker(1), RecordBroker(2, lock=lock)
+    for broker in (leader, follower):
+        broker.apply(1, 1)
+    follower.follow(leader)
+    leader.produce(b"a", acks=1)
+    request, asked = follower.fetch_from(leader)
+    moved = RecordBroker(2)
+    moved.apply(1, 1)
+    lock.interrupt = lambda: follower.hosted().use(moved.log())
+    follower.take(leader, request, asked.answer)
+    assert moved.values() == []
+    follower.follow(leader)
+    assert moved.values() == [b"a"]
