@@ -13,6 +13,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from regent.cluster.embedded_zookeeper import LOOPBACK
+from regent.cluster.jvm_launcher import ending_with_this_process
 from regent.config.java import find_java
 from regent.config.private_files import write_private
 from regent.core.model import BrokerId
@@ -175,12 +176,13 @@ class GenuineBroker:
         """
         classpath = ":".join(map(str, JARS[self._version].fetched()))
         login = () if self._jaas is None else (f"-Djava.security.auth.login.config={self._jaas}",)
+        command = [
+            *(str(find_java().executable), *self._jvm_options, *login),
+            f"-Dlog4j.configuration=file:{self.directory / 'log4j.properties'}",
+            *("-cp", classpath, "kafka.Kafka", str(self.directory / "server.properties")),
+        ]
         self._process = subprocess.Popen(
-            [
-                *(str(find_java().executable), *self._jvm_options, *login),
-                f"-Dlog4j.configuration=file:{self.directory / 'log4j.properties'}",
-                *("-cp", classpath, "kafka.Kafka", str(self.directory / "server.properties")),
-            ],
+            ending_with_this_process(command),
             stdin=subprocess.DEVNULL,
             stdout=self._output,
             stderr=self._output,

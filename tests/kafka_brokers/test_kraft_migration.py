@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kazoo.client import KazooClient
 
 from regent.cluster.embedded_zookeeper import LOOPBACK, EmbeddedZooKeeper
+from regent.cluster.jvm_launcher import ending_with_this_process
 from regent.config.command_line import COMMAND
 from regent.testing.waits import eventually, scaled
 from tests.kafka_brokers.genuine_broker import VERSION, GenuineBroker, command_of_kafka
@@ -57,7 +58,9 @@ def kraft_controller(folder: Path, zookeeper: str, port: int, cluster_id: str) -
     subprocess.run(formatting, check=True, capture_output=True, timeout=WAIT_S)
     with output.open("ab") as written:
         command = [*java_of, "kafka.Kafka", str(properties)]
-        process = subprocess.Popen(command, stdout=written, stderr=written)
+        process = subprocess.Popen(
+            ending_with_this_process(command), stdout=written, stderr=written
+        )
     try:
         yield output
     finally:

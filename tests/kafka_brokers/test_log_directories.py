@@ -23,6 +23,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from regent.cluster.embedded_zookeeper import EmbeddedZooKeeper
+from regent.cluster.jvm_launcher import ending_with_this_process
 from regent.config.command_line import COMMAND
 from regent.testing.waits import eventually, next_line, scaled
 from tests.kafka_brokers.genuine_broker import JARS, GenuineBroker
@@ -50,7 +51,9 @@ def regent_on(kafka: GenuineBroker) -> Iterator[str]:
     command = [*COMMAND, "broker", "--kafka-properties", str(properties)]
     command += ["--control-port", "0", "--metrics-port", "0"]
     with output.open("ab") as errors:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+        process = subprocess.Popen(
+            ending_with_this_process(command), stdout=subprocess.PIPE, stderr=errors, text=True
+        )
     try:
         line = next_line(process, "the broker is ready", WAIT_S)
         assert line.startswith("ready: "), output.read_text()

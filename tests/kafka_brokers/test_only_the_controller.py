@@ -13,6 +13,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from regent.cluster.embedded_zookeeper import EmbeddedZooKeeper
+from regent.cluster.jvm_launcher import ending_with_this_process
 from regent.config.command_line import COMMAND
 from regent.testing.waits import eventually, next_line, scaled
 from tests.kafka_brokers.genuine_broker import JARS, GenuineBroker
@@ -36,7 +37,7 @@ def controller_only(
     command += ["--zookeeper", zookeeper, "--session-timeout-ms", "4000", "--control-port", "0"]
     command += ["--metrics-port", "0"]
     command += ["--data-dir", str(directory), "--listeners", f"PLAINTEXT://127.0.0.1:{port}"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(ending_with_this_process(command), stdout=subprocess.PIPE, text=True)
     try:
         next_line(process, "the broker is ready", WAIT_S)
         yield process
