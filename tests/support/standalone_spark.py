@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
+from collections import defaultdict
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
@@ -89,11 +90,15 @@ class StandaloneSpark:
             listing, capture_output=True, text=True, check=True, timeout=scaled(20)
         )
         rows = [line.split(None, 2) for line in table.stdout.splitlines()]
-        found = {self._workers[number].pid: ""}
-        for pid, parent, *command in sorted(rows, key=lambda row: int(row[0])):
-            if int(parent) in found:
-                found[int(pid)] = " ".join(command)
-        del found[self._workers[number].pid]
+        children: dict[int, list[tuple[int, str]]] = defaultdict(list)
+        for pid, parent, *command in rows:
+            children[int(parent)].append((int(pid), " ".join(command)))
+        found: dict[int, str] = {}
+        waiting = [self._workers[number].pid]
+        while waiting:  # a child may have a smaller id than its parent: ids are used again
+            of_parent = dict(children[waiting.pop()])
+            found |= of_parent
+            waiting += of_parent
         return found
 
     def _logged(self, pattern: str) -> str:
