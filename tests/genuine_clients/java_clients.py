@@ -10,6 +10,7 @@ import tempfile
 from typing import Any, Final, Self
 
 from py4j.java_gateway import GatewayParameters, JavaGateway
+from pyspark.errors.exceptions import captured
 
 from regent.config.java import find_java
 from regent.testing.waits import next_line, scaled
@@ -56,18 +57,30 @@ class JavaClients:
             port=int(port), auth_token=token.decode().strip(), auto_convert=True, eager_load=True
         )
         self._gateway = JavaGateway(gateway_parameters=parameters)
+        self._spark_converts = captured.convert_exception
+        captured.convert_exception = self._converted
         self.jvm: Any = self._gateway.jvm
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
+        captured.convert_exception = self._spark_converts
         self._gateway.close()
         try:
             self._process.communicate(timeout=scaled(END_S))  # the end of its input ends it
         finally:
             self._process.kill()
         self._log.close()
+
+    def _converted(self, exception: Any) -> captured.CapturedException:
+        """Leave our exceptions as they are: a Spark session of this process converts all of py4j.
+
+        It would ask the JVM of Spark about them.
+        """
+        if exception._gateway_client is self._gateway._gateway_client:
+            return captured.UnknownException("of another JVM", "")
+        return self._spark_converts(exception)
 
     def consumer(self, bootstrap: str, **config: object) -> Any:
         """Return a ``KafkaConsumer``; in the names of the configuration ``_`` stands for ``.``."""
