@@ -35,8 +35,6 @@ pytestmark = [pytest.mark.nightly, pytest.mark.spark, pytest.mark.slow, pytest.m
 
 TOPICS, PARTITIONS, BROKERS = 40, 1_000, 30
 TIMEOUT_S = scaled(240.0)
-UNFINISHED = ".out.*.part/_temporary/0/_temporary/attempt_*/**/part-*"
-"""What a task writes, before it is committed."""
 
 
 @pytest.fixture
@@ -178,13 +176,10 @@ def write_while_a_worker_dies(
         stderr=subprocess.PIPE,
         text=True,
     )
+    unfinished = f"{shared / '.out.'}"  # what tasks write, before it is committed
     try:
-        computing = eventually(
-            lambda: spark.computing_workers if any(shared.glob(UNFINISHED)) else [],
-            "a task writes",
-            TIMEOUT_S,
-        )
-        spark.kill_worker(computing[0])
+        writing = eventually(lambda: spark.writing_workers(unfinished), "a task writes", TIMEOUT_S)
+        spark.kill_worker(writing[0])
         stdout, stderr = job.communicate(timeout=TIMEOUT_S)
     finally:
         job.kill()

@@ -74,6 +74,14 @@ class StandaloneSpark:
             if any("pyspark.daemon" in command for command in self._started_by(number).values())
         ]
 
+    def writing_workers(self, unfinished: str) -> list[int]:
+        """Return the workers whose executors have a file open whose path begins so."""
+        return [
+            number
+            for number in range(len(self._workers))
+            if any(_has_open(pid, unfinished) for pid in self._started_by(number))
+        ]
+
     def kill_worker(self, number: int) -> None:
         """``kill -9`` a worker and its executors."""
         executors = self._started_by(number)
@@ -150,3 +158,11 @@ class StandaloneSpark:
         self._open.callback(process.wait, scaled(_END_S))
         self._open.callback(process.kill)
         return process
+
+
+def _has_open(pid: int, beginning: str) -> bool:
+    """Whether a process has a file open whose path begins so."""
+    with suppress(OSError):  # it has ended, or has just closed one
+        links = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
+        return any(link.startswith(beginning) for link in links)
+    return False
