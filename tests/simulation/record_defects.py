@@ -10,7 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 from regent.core.errors import Errors
-from regent.core.model import NO_EPOCH, TopicPartition
+from regent.core.model import NO_EPOCH
 from regent.core.replication import (
     all_partitions,
     consumer_fetches,
@@ -22,7 +22,6 @@ from regent.core.replication.delayed_operation import DelayedOperationPurgatory
 from regent.core.replication.delete_records import DeleteRecords
 from regent.core.replication.partition import Partition, Replica, Role
 from regent.core.replication.produce import DelayedProduce, OutOfOrderBatches
-from regent.core.replication.replica_fetcher import ReplicaFetcher
 from regent.core.replication.replica_manager import ReplicaManager
 from tests.simulation.disk import ObservedLog
 from tests.support.memory_logs import MemoryLog
@@ -55,26 +54,6 @@ def logs_that_diverge_unnoticed() -> Any:
 def late_answers_appended() -> Any:
     """A follower appends an answer although its leader changed after the request."""
     return patch.object(replica_fetcher, "_is_expected", lambda partition, row: True)
-
-
-def refusals_acted_on_after_an_append() -> Any:
-    """A follower that its leader fences acts on that when it may follow another one already."""
-    note, end = ReplicaFetcher._note, ReplicaFetcher._log_errors
-
-    def fenced(taken: Any) -> list[TopicPartition]:
-        return [p for p, error in taken.errors.items() if error is Errors.FENCED_LEADER_EPOCH]
-
-    def and_follow(self: Any, taken: Any, partition: Partition, *answer: Any) -> None:
-        note(self, taken, partition, *answer)
-        if partition.topic_partition in fenced(taken):
-            self.follow(partition)
-
-    def unfollow(self: Any, taken: Any) -> None:
-        for topic_partition in fenced(taken):
-            self.unfollow(topic_partition)
-        end(self, taken)
-
-    return patch.multiple(ReplicaFetcher, _note=and_follow, _log_errors=unfollow)
 
 
 def follower_high_watermark_beyond_its_log() -> Any:

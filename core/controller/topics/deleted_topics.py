@@ -86,13 +86,20 @@ class DeletedTopics:
     def settle(self, topics: Collection[str]) -> None:
         """Remember that all replicas are deleted, and the last leader epochs.
 
-        Brokers may know these epochs, so that leaders need higher ones.
+        Brokers may know these epochs, so that leaders need higher ones. A topic with a state that
+        cannot be read is forgotten: when this is repeated, the state may be deleted.
         """
         ids = self._ids_of(topics)
         known = self._services.store.read_deleted_topics(list(ids.values()))
         states = self._read_states([topic for topic in ids if ids[topic] in known])
         found = [deleted for deleted in known.values() if isinstance(deleted, DeletedTopic)]
-        settled = [_changed(deleted, states, _in_last_epoch) for deleted in found]
+        unread = {p.topic for p, state in states.items() if isinstance(state, BadDataError)}
+        self._forget([deleted for deleted in found if deleted.topic in unread])
+        settled = [
+            _changed(deleted, states, _in_last_epoch)
+            for deleted in found
+            if deleted.topic not in unread
+        ]
         self._write([replace(deleted, is_complete=True) for deleted in settled])
 
     def forget_old(self) -> None:
@@ -124,6 +131,14 @@ class DeletedTopics:
             if deleted.topic_id not in written:
                 text = "%s: cannot come back: it is too large, or its settings cannot be read"
                 self._services.outbox.note(text, deleted.topic)
+
+    def _forget(self, topics: Collection[DeletedTopic]) -> None:
+        if topics:
+            ids = [deleted.topic_id for deleted in topics]
+            self._services.store.forget_deleted_topics(ids, self._context.epoch_zk_version)
+        for deleted in topics:
+            text = "%s: cannot come back: the state of a partition cannot be read"
+            self._services.outbox.note(text, deleted.topic)
 
     def _read_states(self, topics: Collection[str]) -> PartitionStates:
         partitions = [p for topic in topics for p in self._context.partitions_of(topic)]

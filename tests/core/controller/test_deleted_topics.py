@@ -15,7 +15,7 @@ from regent.core.ports import DeletedPartition, DeletedTopic
 from regent.core.protocol.controller import HeldLogs, UndeleteTopicRequest, UndeleteTopicResponse
 from regent.zk.client.operations import ConnectionLossError
 from regent.zk.stores.deleted_topic_store import read_deleted_topics
-from regent.zk.znodes import DeletedTopicsZNode, DeletedTopicZNode
+from regent.zk.znodes import DeletedTopicsZNode, DeletedTopicZNode, TopicPartitionStateZNode
 from tests.support.controller_parts import of_type
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, Hook
 from tests.support.moving_cluster import MovingCluster
@@ -147,6 +147,18 @@ def test_what_brokers_said_before_the_deletion_was_complete_does_not_count(
     assert undelete(cluster, begun).problem == went_on
     assert undelete(cluster, begun).problem == went_on, "now it is complete"
     assert not undelete(cluster, remembered(cluster).zxid).problem
+
+
+def test_a_topic_whose_last_leader_epochs_could_not_be_read_does_not_come_back(
+    cluster: MovingCluster,
+) -> None:
+    """Brokers may know higher ones than those that were remembered when its deletion began."""
+    begin_deletion(cluster)
+    zxid = remembered(cluster).zxid
+    cluster.zookeeper.deny(TopicPartitionStateZNode.path(T0))
+    cluster.settle()
+    assert undelete(cluster, zxid).problem == "topic t cannot come back: its deletion is forgotten"
+    assert nodes_of_topic(cluster) == {}
 
 
 def test_a_repeated_request_is_answered_like_the_first(cluster: MovingCluster) -> None:
