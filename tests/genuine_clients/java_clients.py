@@ -8,6 +8,7 @@ from __future__ import annotations
 import subprocess
 import tempfile
 from typing import Any, Final, Self
+from unittest.mock import patch
 
 from py4j.java_gateway import GatewayParameters, JavaGateway
 from pyspark.errors.exceptions import captured
@@ -58,14 +59,15 @@ class JavaClients:
         )
         self._gateway = JavaGateway(gateway_parameters=parameters)
         self._spark_converts = captured.convert_exception
-        captured.convert_exception = self._converted
+        self._conversion = patch.object(captured, "convert_exception", self._converted)
+        self._conversion.start()
         self.jvm: Any = self._gateway.jvm
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        captured.convert_exception = self._spark_converts
+        self._conversion.stop()
         self._gateway.close()
         try:
             self._process.communicate(timeout=scaled(END_S))  # the end of its input ends it
