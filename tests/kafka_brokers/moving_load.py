@@ -33,6 +33,10 @@ _ABORT_EVERY: Final = 5
 _SEND_OFFSETS_S: Final = scaled(5.0)
 """librdkafka may never return from this call when a broker has died, of either kind: it waits for
 the coordinator that it remembers, and ignores the limit (its issues 5456 and 5511)."""
+_ONE_IN_FLIGHT: Final = {"max.in.flight": 1}
+"""After an election a leader of Kafka may refuse the second of two requests in flight with
+OUT_OF_ORDER_SEQUENCE_NUMBER. Then librdkafka begins another producer epoch, also in a cluster of
+Kafka alone, and repeats what the former leader had appended without an acknowledgement."""
 _HAS_ENDED: Final = {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError._FATAL}
 
 
@@ -262,7 +266,7 @@ class MovingLoad:
                 records_per_s=records_per_s,
                 record_bytes=100,
                 keys=_KEYS if topic == COMPACTED else 0,
-                settings={**settings, "compression.type": codec},
+                settings={**settings, "compression.type": codec, **_ONE_IN_FLIGHT},
             )
             for topic, codec, history in (
                 *((codec, codec, self.history) for codec in CODECS),
