@@ -2,7 +2,7 @@
 #
 #   make cluster              a cluster of three brokers in ./data, until Ctrl-C
 #   make cluster ARGS='--brokers 5 --data-dir /tmp/five'
-#   make test                 the tests for every change, in six minutes;  ARGS='tests/core -q'
+#   make test                 the tests for every change, in ten minutes;  ARGS='tests/core -q'
 #   make test-all             all tests, for a release: an hour
 #   make unit                 the tests of decisions, without a JVM or a process
 #   make quick FILE=core/model.py   the tests that belong to one file, in seconds

@@ -150,20 +150,20 @@ class HostNetwork:
     @contextmanager
     def losing(self, host: Host, share: float) -> Iterator[None]:
         """Lose this share of the frames to and from a host; connections stay."""
-        host.ip("link", "delete", "eth0")
-        ends = (host.tap("eth0"), self._bridge.tap(host.port))
-        is_over = threading.Event()
-        wire = threading.Thread(target=_carry, args=(ends, share, is_over), name="lossy wire")
-        wire.start()
-        try:
+        with ExitStack() as undo:
+            host.ip("link", "delete", "eth0")
+            undo.callback(self._plug_in, host)
+            ends = []
+            for namespace, name in ((host, "eth0"), (self._bridge, host.port)):
+                ends.append(namespace.tap(name))
+                undo.callback(os.close, ends[-1])
+            is_over = threading.Event()
+            wire = threading.Thread(target=_carry, args=(ends, share, is_over), name="lossy wire")
+            wire.start()
+            undo.callback(wire.join, scaled(5))
+            undo.callback(is_over.set)
             self._connect(host)
             yield
-        finally:
-            is_over.set()
-            wire.join(scaled(5))
-            for fd in ends:
-                os.close(fd)
-            self._plug_in(host)
 
     @contextmanager
     def cut(self, sender: Host, receivers: Sequence[Host]) -> Iterator[None]:
@@ -179,10 +179,10 @@ class HostNetwork:
                     sender.ip("route", "delete", "blackhole", address)
 
 
-def _carry(ends: tuple[int, int], share: float, is_over: threading.Event) -> None:
+def _carry(ends: Sequence[int], share: float, is_over: threading.Event) -> None:
     """Carry frames between two devices, and lose some."""
     chance = random.Random(7)
-    others = {ends[0]: ends[1], ends[1]: ends[0]}
+    others = dict(zip(ends, reversed(ends), strict=True))
     while not is_over.is_set():
         for fd in select.select(ends, (), (), 0.1)[0]:
             with suppress(OSError):  # the other device is not up yet, or its queue is full
