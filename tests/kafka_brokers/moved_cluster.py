@@ -20,7 +20,6 @@ from confluent_kafka.admin import AclOperation, AdminClient, NewTopic, OffsetSpe
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from regent.cluster.jvm_launcher import ending_with_this_process
 from regent.config.command_line import COMMAND
 from regent.config.private_files import write_private
 from regent.core.model import BrokerId
@@ -261,9 +260,7 @@ class MovedCluster:
         folder = self.kafkas[broker].directory
         with (folder / "regent.out").open("ab") as errors:
             process = subprocess.Popen(
-                ending_with_this_process(
-                    [*COMMAND, *words, "--control-port", "0", "--metrics-port", "0"]
-                ),
+                [*COMMAND, *words, "--control-port", "0", "--metrics-port", "0"],
                 cwd=folder,
                 stdout=subprocess.PIPE,
                 stderr=errors,
