@@ -101,6 +101,8 @@ class ServedEndpoint:
         stack.callback(self.endpoint.close)
         self.port: int = self.endpoint.port
         self._lead(topic, control.endpoint)
+        groups.on_metadata_changed()  # their actors may have heard first that they lead
+        transactions.on_metadata_changed()
         listeners = (EndPoint(LISTENER, "127.0.0.1", self.port),)
         started = StartedBroker("localhost:2181", (), listeners, listeners)
         disk = LogManager([], BROKER)
