@@ -16,7 +16,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
 
 import zmq
@@ -44,6 +43,7 @@ from regent.transport.control.peers import (
     TooManyPeersError,
     UnknownKeyError,
 )
+from regent.transport.control.rejections import RejectedFrames, Rejection
 from regent.transport.control.sockets import joined
 from regent.transport.control.wakeup import Wakeup
 from regent.transport.local_users import EVERYBODY, LocalUsers
@@ -65,35 +65,11 @@ _WORK_OF_UNREAD_S: Final = 2.0  # so who sends more than is read may not connect
 _STOP_TIMEOUT_S: Final = 5.0
 # Time for the last answers: closing drops what was not sent and what the peer has not read.
 _LAST_ANSWERS_S: Final = 0.05
-_LOG_INTERVAL_S: Final = 10.0
 _PAUSE_S: Final = 0.1  # after an unexpected error, of which there may be many
 
 
 class PortInUseError(RegentError):
     """Another process listens on the address; the message names the remedy."""
-
-
-class Rejection(StrEnum):
-    """Why a message of a peer, or the answer to it, was dropped."""
-
-    BAD_HANDSHAKE = "no proof of a key"
-    UNKNOWN_KEY = "unknown key"
-    UNAUTHORIZED = "not allowed to this peer"
-    OTHER_USER = "another user of this machine, or gone"
-    TOO_LARGE = "too large"
-    BAD_ENVELOPE = "bad envelope"
-    BAD_HEADER = "bad header"
-    BAD_BODY = "bad body"
-    UNSUPPORTED_VERSION = "unsupported version"
-    UNKNOWN_API = "unknown api"
-    UNFENCED = "control request without epochs or receiver"
-    UNCONFIRMED = "large, of a controller that is not known yet"
-    OVERLOADED = "too many unanswered requests"
-    TOO_MUCH_WORK = "more work than one broker may cause"
-    TOO_MANY_PEERS = "too many connections"
-    DISPATCH_FAILED = "dispatch failed"
-    UNROUTABLE_ANSWER = "answer to a peer that is gone"
-    UNEXPECTED = "unexpected error"
 
 
 _REASONS_TO_CUT_OFF: Final[Mapping[type[PeerError], Rejection]] = {
@@ -103,37 +79,6 @@ _REASONS_TO_CUT_OFF: Final[Mapping[type[PeerError], Rejection]] = {
     MessageTooLargeError: Rejection.TOO_LARGE,
     TooManyPeersError: Rejection.TOO_MANY_PEERS,
 }
-
-
-class RejectedFrames:
-    """Counts rejections by reason; logs the first of each and at most one line in ten seconds."""
-
-    def __init__(self) -> None:
-        self._counts: Counter[Rejection] = Counter()
-        self._next_log_at = 0.0
-
-    @property
-    def counts(self) -> Mapping[Rejection, int]:
-        """The counts by reason."""
-        return dict(self._counts)
-
-    def add(self, reason: Rejection, detail: object) -> None:
-        """Count one; for ``UNEXPECTED`` log the exception that is being handled."""
-        self._counts[reason] += 1
-        now = time.monotonic()
-        if now >= self._next_log_at or self._counts[reason] == 1:
-            self._next_log_at = now + _LOG_INTERVAL_S
-            so_far = ", ".join(f"{count} {reason}" for reason, count in self._counts.items())
-            # A client may disconnect while its answer is held back: that is no error.
-            level = logging.INFO if reason is Rejection.UNROUTABLE_ANSWER else logging.WARNING
-            logger.log(
-                level,
-                "Rejected, %s: %s (so far: %s)",
-                reason,
-                detail,
-                so_far,
-                exc_info=reason is Rejection.UNEXPECTED,
-            )
 
 
 class WireReply:

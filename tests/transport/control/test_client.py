@@ -41,7 +41,8 @@ from regent.transport.control.codec import (
     encode_reply_header,
     encode_request,
 )
-from regent.transport.control.server import IncomingRequest, Rejection
+from regent.transport.control.rejections import Rejection
+from regent.transport.control.server import IncomingRequest
 from regent.transport.control.sockets import Context
 from tests.support.keys import context_for_test
 from tests.transport.control.conftest import Connect, Serve

@@ -20,13 +20,8 @@ from regent.core.security.roles import KeyOwner
 from regent.testing.waits import scaled
 from regent.transport.control.codec import LARGE_REQUEST_BYTES, encode_body
 from regent.transport.control.key_files import new_key_pair
-from regent.transport.control.server import (
-    ControlServer,
-    IncomingRequest,
-    RejectedFrames,
-    Rejection,
-    Screen,
-)
+from regent.transport.control.rejections import RejectedFrames, Rejection
+from regent.transport.control.server import ControlServer, IncomingRequest, Screen
 from regent.transport.control.sockets import Context, new_context, open_socket
 from tests.support.keys import EVERYBODY_OPERATES, context_for_test
 from tests.transport.control.conftest import Connect, Serve

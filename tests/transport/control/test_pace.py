@@ -25,7 +25,8 @@ from regent.transport.control.client import PeerUnreachableError, RequestFailedE
 from regent.transport.control.key_files import new_key_pair
 from regent.transport.control.pace import Leeway, Pace
 from regent.transport.control.peers import MessageTooLargeError, Peers
-from regent.transport.control.server import IncomingRequest, Rejection, Screen
+from regent.transport.control.rejections import Rejection
+from regent.transport.control.server import IncomingRequest, Screen
 from regent.transport.control.sockets import (
     Context,
     IoThread,
@@ -410,6 +411,7 @@ def test_a_broker_that_floods_a_server_with_commands_is_cut_off(
 
 
 RESETS = """
+from regent.transport.control.rejections import Rejection
 from regent.transport.control.server import ControlServer
 from tests.support.keys import KEYS, everybody_is_broker
 from tests.transport.control.curve_peer import reset_behind_a_ping

@@ -29,7 +29,8 @@ from regent.transport.control.client import (
 )
 from regent.transport.control.key_files import KeyPair, new_key_pair
 from regent.transport.control.peers import PeerError, Peers, TooManyPeersError
-from regent.transport.control.server import IncomingRequest, Rejection
+from regent.transport.control.rejections import Rejection
+from regent.transport.control.server import IncomingRequest
 from regent.transport.control.sockets import (
     FRAME_BYTES,
     Context,

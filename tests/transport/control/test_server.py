@@ -27,12 +27,8 @@ from regent.core.protocol.messages.partitions import (
 from regent.core.protocol.placement import PlacementStatusResponse
 from regent.testing.waits import scaled
 from regent.transport.control.client import RequestFailedError
-from regent.transport.control.server import (
-    ControlServer,
-    IncomingRequest,
-    PortInUseError,
-    Rejection,
-)
+from regent.transport.control.rejections import Rejection
+from regent.transport.control.server import ControlServer, IncomingRequest, PortInUseError
 from regent.transport.control.sockets import Context, open_socket
 from tests.support.ipv6 import needs_ipv6
 from tests.support.keys import EVERYBODY_OPERATES, KEYS, everybody_is_broker
