@@ -1,21 +1,24 @@
 """Refuses other users of this machine at the ports that listen on loopback.
 
 Loopback keeps other machines out, but not other users of this one. So before a byte of a connection
-is read, Linux is asked which user has the socket at its other end (``sock_diag``, some 20 µs, no
+is read, Linux is asked which user has the socket at its other end (``sock_diag``, some 8 µs, no
 privilege needed). Clients of the broker's own user need no setting. Where Linux cannot be asked,
 ``problem`` says so and everybody is admitted.
+
+To refuse costs little, but strangers may connect without end. So a port that refused some rests
+(``rest_after_strangers``).
 """
 
 from __future__ import annotations
 
 import errno
-import ipaddress
 import logging
 import os
 import pwd
 import socket
 import struct
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Collection
@@ -30,7 +33,10 @@ SAME: Final = "same"
 ANY: Final = "any"
 
 _LOG_INTERVAL_S: Final = 10.0
-_TIMEOUT_S: Final = 1.0  # the kernel answers at once; a broker must never wait for it for ever
+_REST: Final = 4  # times the work before it
+_LONGEST_REST_S: Final = 0.05
+# The kernel answers at once; a broker must never wait for it for ever.
+_TIMEOUT: Final = struct.pack("@ll", 1, 0)  # timeval: seconds, microseconds
 
 # From Linux's linux/netlink.h, linux/sock_diag.h and linux/inet_diag.h.
 _NETLINK_SOCK_DIAG: Final = 4
@@ -44,6 +50,8 @@ _OWNER: Final = struct.Struct("=II")  # uid, inode
 _OWNER_AT: Final = _HEADER.size + 4 + _SOCKET_ID.size + 12 + 12
 _ANSWER_BYTES: Final = 4096
 _ALL_STATES: Final = 0xFFFFFFFF
+_MAPPED: Final = bytes(10) + b"\xff\xff"
+"""How the address of an IPv4 peer of a socket for IPv6 begins (``::ffff:127.0.0.1``)."""
 
 
 class LocalUsers:
@@ -125,6 +133,15 @@ EVERYBODY: Final = LocalUsers(None)
 """Admits every connection."""
 
 
+def rest_after_strangers(worked_s: float) -> float:
+    """Return for how many seconds a port accepts nobody, after ``worked_s`` that had strangers.
+
+    So strangers who connect without end take a fifth of the time of a thread, and not all of it.
+    Meanwhile others wait in the queue of the port, but not long.
+    """
+    return min(_REST * worked_s, _LONGEST_REST_S)
+
+
 def local_users(setting: str) -> LocalUsers:
     """Return the users that the setting ``local_users`` names, with this process's own user.
 
@@ -159,6 +176,43 @@ def _name(user_id: int) -> str:
         return str(user_id)
 
 
+class _Kernel:
+    """A socket that asks Linux who owns other sockets. Belongs to one thread."""
+
+    def __init__(self, netlink: socket.socket) -> None:
+        self._netlink = netlink
+
+    def __del__(self) -> None:
+        self._netlink.close()
+
+    @classmethod
+    def open(cls) -> _Kernel:
+        """Raises ``OSError``."""
+        kernel = cls(socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG))
+        kernel._netlink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIMEOUT)
+        kernel._netlink.connect((0, 0))
+        return kernel
+
+    def owner(self, question: bytes) -> int | None:
+        """Return the user id, or None if no process has the socket. Raises ``OSError``."""
+        self._netlink.send(question)
+        answer = self._netlink.recv(_ANSWER_BYTES)
+        kind = _HEADER.unpack_from(answer)[1]
+        if kind != _SOCK_DIAG_BY_FAMILY or len(answer) < _OWNER_AT + _OWNER.size:
+            return None  # there is no such socket
+        uid, inode = _OWNER.unpack_from(answer, _OWNER_AT)
+        return uid if inode else None
+
+
+class _OfThread(threading.local):
+    """To open a socket takes as long as to ask, so each thread keeps one."""
+
+    kernel: _Kernel | None = None
+
+
+_of_thread: Final = _OfThread()
+
+
 def _owner_of_other_end(connection: socket.socket) -> int | None:
     """Return the user id, or None if no process has the other end. Raises ``OSError``.
 
@@ -168,31 +222,29 @@ def _owner_of_other_end(connection: socket.socket) -> int | None:
     theirs, ours = connection.getpeername(), connection.getsockname()
     if not all(isinstance(name, tuple) and isinstance(name[0], str) for name in (theirs, ours)):
         raise OSError(errno.ENOTCONN, "it has left")
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as kernel:
-        kernel.settimeout(_TIMEOUT_S)
-        kernel.connect((0, 0))
-        kernel.send(_question(theirs[0], theirs[1], ours[0], ours[1]))
-        answer = kernel.recv(_ANSWER_BYTES)
-    kind = _HEADER.unpack_from(answer)[1]
-    if kind != _SOCK_DIAG_BY_FAMILY or len(answer) < _OWNER_AT + _OWNER.size:
-        return None  # there is no such socket
-    uid, inode = _OWNER.unpack_from(answer, _OWNER_AT)
-    return uid if inode else None
+    question = _question(theirs[0], theirs[1], ours[0], ours[1])
+    # After an error a late answer to this question could be taken for that to the next one.
+    kernel, _of_thread.kernel = _of_thread.kernel or _Kernel.open(), None
+    owner = kernel.owner(question)
+    _of_thread.kernel = kernel
+    return owner
 
 
 def _question(host: str, port: int, our_host: str, our_port: int) -> bytes:
     """Return the question about the one socket that is bound to an address and port of ours."""
-    address, ours = _unmapped(host), _unmapped(our_host)
-    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
-    socket_id = _SOCKET_ID.pack(port, our_port, address.packed, ours.packed)
+    family, address = _address(host)
+    socket_id = _SOCKET_ID.pack(port, our_port, address, _address(our_host)[1])
     request = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, 0, _ALL_STATES)
     body = request + socket_id + _ANY_INTERFACE_NO_COOKIE
     size = _HEADER.size + len(body)
     return _HEADER.pack(size, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST, 1, 0) + body
 
 
-def _unmapped(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """Return an address; IPv4 where a socket for IPv6 has an IPv4 peer (``::ffff:127.0.0.1``)."""
-    address = ipaddress.ip_address(host.partition("%")[0])
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return mapped or address
+def _address(host: str) -> tuple[int, bytes]:
+    """Return the family and the bytes of an address; IPv4 if it is mapped."""
+    if ":" not in host:
+        return socket.AF_INET, socket.inet_pton(socket.AF_INET, host)
+    address = socket.inet_pton(socket.AF_INET6, host.partition("%")[0])
+    if address.startswith(_MAPPED):
+        return socket.AF_INET, address[len(_MAPPED) :]
+    return socket.AF_INET6, address

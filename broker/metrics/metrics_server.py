@@ -33,7 +33,7 @@ from regent.config.settings import Settings
 from regent.config.threads import NamedThread
 from regent.core.errors import RegentError
 from regent.transport.control.wakeup import Wakeup
-from regent.transport.local_users import EVERYBODY, LocalUsers
+from regent.transport.local_users import EVERYBODY, LocalUsers, rest_after_strangers
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 
 _REQUEST_TIMEOUT_S: Final = 10.0
 _MAX_REQUESTS: Final = 16
+_PORT_NAME: Final = "metrics port"
+_ACCEPTS_PER_TURN: Final = 32
+_ACCEPT_RETRY_S: Final = 1.0
 _LOG_INTERVAL_S: Final = 10.0
 _MIN_TOKEN: Final = 16
 _METRICS_PATHS: Final = ("/metrics", "/metrics/")
@@ -116,7 +119,6 @@ class _RequestHandler(WSGIRequestHandler):
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    timeout = 0  # a client may leave before it is accepted
     request_queue_size = 128  # beyond that, who connects is let in a second later
     users = EVERYBODY
     tls: ServerTls | None = None
@@ -125,12 +127,30 @@ class _Server(ThreadingMixIn, WSGIServer):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self.socket.setblocking(False)  # a client may leave before it is accepted
         self._free = threading.Semaphore(_MAX_REQUESTS)
 
-    def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Return False for a connection that is closed at once."""
-        del client_address
-        return self.users.admits(request, "metrics port") and self._free.acquire(blocking=False)
+    def accept_some(self) -> float:
+        """Accept connections that wait; return for how many seconds none is to be accepted."""
+        began, were_refused = time.monotonic(), False
+        for _ in range(_ACCEPTS_PER_TURN):
+            try:
+                request, client_address = self.get_request()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                break
+            except OSError:  # no descriptor, or no memory, is left
+                return _ACCEPT_RETRY_S
+            is_admitted = self.users.admits(request, _PORT_NAME)
+            were_refused = were_refused or not is_admitted
+            if not is_admitted or not self._free.acquire(blocking=False):
+                request.close()
+                continue
+            try:
+                self.process_request(request, client_address)
+            except RuntimeError:  # there is no thread for it
+                self._free.release()
+                request.close()
+        return rest_after_strangers(time.monotonic() - began) if were_refused else 0.0
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Handle a request on a thread of its own."""
@@ -157,7 +177,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         now = time.monotonic()
         if now >= self.log_at:
             self.log_at = now + _LOG_INTERVAL_S
-            logger.warning("metrics port closed the connection of %s: %s", host, why)
+            logger.warning("%s closed the connection of %s: %s", _PORT_NAME, host, why)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Handle a request, then let another one in."""
@@ -291,10 +311,14 @@ class MetricsServer:
     def _serve(self) -> None:
         """Handle requests until ``close``; ``serve_forever`` would wake twice a second."""
         with selectors.DefaultSelector() as selector:
-            selector.register(self._server, selectors.EVENT_READ)
             selector.register(self._closing, selectors.EVENT_READ)
-            while all(key.fileobj is self._server for key, _ in selector.select()):
-                self._server.handle_request()
+            rest_s = 0.0
+            while not (rest_s and selector.select(rest_s)):
+                selector.register(self._server, selectors.EVENT_READ)
+                if any(key.fileobj is self._closing for key, _ in selector.select()):
+                    break
+                selector.unregister(self._server)
+                rest_s = self._server.accept_some()
 
 
 def _say(

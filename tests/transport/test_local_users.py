@@ -2,24 +2,41 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import pwd
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from typing import Any, NamedTuple
 
 import pytest
 
+from regent.broker.metrics import metrics_server
 from regent.broker.metrics.metrics_server import MetricsServer
 from regent.config.addresses import port_of
 from regent.core.errors import RegentError
 from regent.testing.waits import eventually, scaled
-from regent.transport.control.server import ControlServer, Rejection
+from regent.transport.control import server
+from regent.transport.control.client import RequestClient
+from regent.transport.control.rejections import Rejection
+from regent.transport.control.server import ControlServer
+from regent.transport.kafka import acceptor
+from regent.transport.kafka.limits import KafkaLimits
 from regent.transport.kafka.listener import KafkaListener
-from regent.transport.local_users import ANY, EVERYBODY, SAME, LocalUsers, local_users
-from tests.support.keys import EVERYBODY_OPERATES, KEYS
+from regent.transport.local_users import (
+    ANY,
+    EVERYBODY,
+    SAME,
+    LocalUsers,
+    local_users,
+    rest_after_strangers,
+)
+from tests.support.keys import EVERYBODY_OPERATES, KEYS, context_for_test
+from tests.transport.control.raw_peer import READY, STATUS, TIMEOUT_MS, answer_ready
 
 TIMEOUT_S = scaled(20.0)
 ZMTP_GREETING_BYTES = 64
@@ -141,17 +158,29 @@ def test_a_socket_of_another_user_is_refused_unless_the_user_is_named() -> None:
             assert local_users("nobody").admits(accepted, "port")
 
 
-def test_every_port_closes_the_connections_of_others_before_it_reads() -> None:
-    users = LocalUsers({OTHER})
+class Ports(NamedTuple):
+    """One port of each kind."""
+
+    kafka: KafkaListener
+    control: ControlServer
+    metrics: MetricsServer
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        return self.kafka.port, port_of(self.control.endpoint), self.metrics.port
+
+
+@contextmanager
+def ports(users: LocalUsers, limits: KafkaLimits | None = None) -> Iterator[Ports]:
     with ExitStack() as stack:
-        kafka = KafkaListener("127.0.0.1", 0, [], users=users)
+        kafka = KafkaListener("127.0.0.1", 0, [], limits or KafkaLimits(), users=users)
         kafka.start()
         stack.callback(kafka.close, 0.0)
         control = ControlServer(
             KEYS,
             EVERYBODY_OPERATES,
             "tcp://127.0.0.1:0",
-            lambda _: None,
+            answer_ready,
             name="control",
             users=users,
         )
@@ -159,7 +188,14 @@ def test_every_port_closes_the_connections_of_others_before_it_reads() -> None:
         stack.callback(control.stop)
         metrics = MetricsServer("127.0.0.1", 0, users=users)
         stack.callback(metrics.close)
-        for port in (kafka.port, port_of(control.endpoint), metrics.port):
+        yield Ports(kafka, control, metrics)
+
+
+def test_every_port_closes_the_connections_of_others_before_it_reads() -> None:
+    users = LocalUsers({OTHER})
+    with ports(users) as opened:
+        control = opened.control
+        for port in opened.numbers:
             with socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S) as stranger:
                 said = b"".join(iter(partial(stranger.recv, 100), b""))
                 # ZeroMQ greets before it reports a connection.
@@ -168,3 +204,79 @@ def test_every_port_closes_the_connections_of_others_before_it_reads() -> None:
                 )
     assert users.refused == {"kafka-listener": 1, "control port": 1, "metrics port": 1}
     assert control.rejected.counts[Rejection.OTHER_USER] == 1
+
+
+def test_strangers_take_a_fifth_of_the_time_of_a_port_at_most() -> None:
+    assert rest_after_strangers(0.001) == 0.004
+    assert rest_after_strangers(1.0) == 0.05  # others wait
+
+
+@pytest.fixture
+def rest_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    for accepting in (acceptor, metrics_server, server):
+        monkeypatch.setattr(accepting, "rest_after_strangers", lambda _: 60 * TIMEOUT_S)
+
+
+@pytest.mark.usefixtures("rest_is_long")
+def test_a_port_that_refused_a_stranger_rests() -> None:
+    users = LocalUsers({OTHER})
+    with ports(users) as opened, ExitStack() as stack:
+        for _ in range(2):
+            strangers = [
+                stack.enter_context(socket.create_connection(("127.0.0.1", port), TIMEOUT_S))
+                for port in opened.numbers
+            ]
+            eventually(lambda: len(users.refused) == 3, "all ports have refused a stranger")
+        for stranger in strangers:
+            stranger.settimeout(0.1)
+            with pytest.raises(TimeoutError):
+                b"".join(iter(partial(stranger.recv, 100), b""))  # ZeroMQ greets
+        assert set(users.refused.values()) == {1}
+
+
+@pytest.mark.usefixtures("rest_is_long")
+def test_a_port_that_rests_answers_those_who_are_connected() -> None:
+    users = LocalUsers({os.geteuid()})
+    with ports(users) as opened, ExitStack() as stack:
+        context = context_for_test()
+        stack.callback(context.destroy, linger=0)
+        client = RequestClient(context, opened.control.endpoint, client_id="c")
+        stack.callback(client.close)
+        assert client.request(STATUS, timeout_ms=TIMEOUT_MS) == READY
+        users.admits = lambda *_: False  # type: ignore[method-assign]
+        for port in opened.numbers:
+            with socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as stranger:
+                while stranger.recv(100):
+                    pass
+        assert client.request(STATUS, timeout_ms=TIMEOUT_MS) == READY
+
+
+def test_strangers_do_not_count_in_the_rate_of_connections() -> None:
+    users = LocalUsers({OTHER})
+    with ports(users, KafkaLimits(max_connection_creation_rate=1)) as opened:
+        for _ in range(30):
+            with socket.create_connection(("127.0.0.1", opened.kafka.port), TIMEOUT_S) as stranger:
+                assert stranger.recv(1) == b""
+        assert opened.kafka.metrics.accept_pauses == 0
+
+
+def test_an_answer_that_is_late_is_not_taken_for_that_to_the_next_question(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    late = [BlockingIOError(errno.EAGAIN, "nothing has come")]
+
+    class LateSocket(socket.socket):
+        def recv(self, *arguments: Any) -> bytes:
+            if late:
+                raise late.pop()
+            return super().recv(*arguments)
+
+    users = LocalUsers({os.geteuid()})
+    with connected("127.0.0.1", "127.0.0.1") as (client, accepted), ThreadPoolExecutor(1) as thread:
+        monkeypatch.setattr(socket, "socket", LateSocket)
+        assert not thread.submit(users.admits, accepted, "port").result(TIMEOUT_S)
+        assert thread.submit(users.admits, accepted, "port").result(TIMEOUT_S)
+        late.append(BlockingIOError(errno.EAGAIN, "nothing has come"))
+        assert not thread.submit(users.admits, accepted, "port").result(TIMEOUT_S)
+        client.close()
+        assert not thread.submit(users.admits, accepted, "port").result(TIMEOUT_S)

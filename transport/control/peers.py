@@ -68,9 +68,10 @@ _FAILED_HANDSHAKES: Final = (
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
+_LEFT: Final = zmq.EVENT_DISCONNECTED
 _EVENTS: Final = (
     zmq.EVENT_ACCEPTED
-    | zmq.EVENT_DISCONNECTED
+    | _LEFT
     | zmq.EVENT_CLOSED
     | zmq.EVENT_HANDSHAKE_SUCCEEDED
     | _FAILED_HANDSHAKES
@@ -83,6 +84,7 @@ _S_PER_HANDSHAKE: Final = 0.001
 _S_PER_UNREAD_BYTE: Final = 50e-9  # at most: a PING has 42 bytes, and takes ZeroMQ 2 microseconds
 _UNNOTICED_SHARE: Final = 0.05  # of the time of ZeroMQ's thread
 _WEIGHT_OF_UNSEEN: Final = 4  # nobody needs such work, so a broker is given little of it
+_EVENT: Final = struct.Struct("=Hi")  # what has happened, and the descriptor
 _BYTES_RECEIVED: Final = struct.Struct("=128xQ")  # in Linux's struct tcp_info
 
 
@@ -154,12 +156,13 @@ class _OurEnd:
     ``peer_name`` is None if the peer had left already.
     """
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, *, has_left: bool = False) -> None:
         self.descriptor = descriptor
         self.peer_name: object = None
         self.looked_at_bytes = 0  # that were not read when ``growth`` was last called
-        with suppress(OSError):
-            self.peer_name = self._ask(socket.socket.getpeername)
+        if not has_left:
+            with suppress(OSError):
+                self.peer_name = self._ask(socket.socket.getpeername)
 
     def break_off(self) -> None:
         """End the connection, unless another one has the descriptor now."""
@@ -288,9 +291,11 @@ class Peers:
         for pollable in (self._questions, self._monitor, self._socket):
             poller.register(pollable, zmq.POLLIN)
 
-    def heed_messages(self, poller: zmq.Poller, *, are_heeded: bool) -> None:
-        """Let messages wake up ``poller``, or not."""
-        poller.register(self._socket, zmq.POLLIN if are_heeded else 0)
+    def heed(self, poller: zmq.Poller, *, messages: bool, connections: bool) -> None:
+        """Let messages, and new connections, wake up ``poller``, or not."""
+        poller.register(self._socket, zmq.POLLIN if messages else 0)
+        for pollable in (self._questions, self._monitor):
+            poller.register(pollable, zmq.POLLIN if connections else 0)
 
     @property
     def is_closed(self) -> bool:
@@ -305,11 +310,11 @@ class Peers:
         errors: list[PeerError] = []
         # Taken before the events: so a connection is noted before its key is let in.
         questions = list(self._next_questions())
-        while self._monitor.poll(0):
-            event, _ = self._monitor.recv_multipart()
-            error = self._on_event(
-                int.from_bytes(event[:2], "little"), int.from_bytes(event[2:6], "little")
-            )
+        events = list(enumerate(self._next_events()))
+        ends = {descriptor: at for at, (event, descriptor) in events if event == _LEFT}
+        for at, (event, descriptor) in events:
+            # Nothing is asked about who has left: another one may have the descriptor by now.
+            error = self._on_event(event, descriptor, has_left=ends.get(descriptor, -1) > at)
             if error is not None:
                 errors.append(error)
         if self._is_read.is_set():
@@ -474,6 +479,13 @@ class Peers:
             else:
                 self._refuse(question)
 
+    def _next_events(self) -> Iterator[tuple[int, int]]:
+        """Yield what has happened, and the descriptor of the connection."""
+        with suppress(zmq.Again):
+            while True:
+                event, _ = self._monitor.recv_multipart(zmq.NOBLOCK)
+                yield _EVENT.unpack(event)
+
     def _let_in(self, question: _Question) -> bool:
         """Answer a question about a known key; return whether it is known."""
         peer = self._known.peer(question.key)
@@ -502,15 +514,15 @@ class Peers:
         self._is_read.set()
         self._wake()
 
-    def _on_event(self, event: int, descriptor: int) -> PeerError | None:
+    def _on_event(self, event: int, descriptor: int, *, has_left: bool) -> PeerError | None:
         if event == zmq.EVENT_ACCEPTED:
-            return self._on_accepted(descriptor)
+            return self._on_accepted(_OurEnd(descriptor, has_left=has_left))
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self._silent += 1
         elif event & _FAILED_HANDSHAKES:
             # The next event is that this connection has left.
             self._is_refused = event == zmq.EVENT_HANDSHAKE_FAILED_AUTH
-        elif event == zmq.EVENT_DISCONNECTED:
+        elif event == _LEFT:
             return self._on_disconnected(descriptor)
         return None
 
@@ -542,9 +554,8 @@ class Peers:
             )
         return None
 
-    def _on_accepted(self, descriptor: int) -> PeerError | None:
+    def _on_accepted(self, end: _OurEnd) -> PeerError | None:
         """Note a new connection; close it, or the oldest stranger, if there may be none more."""
-        end = _OurEnd(descriptor)
         if self._users.are_limited and end.peer_name is not None:
             try:
                 is_admitted = end.is_admitted(self._users)
@@ -557,7 +568,7 @@ class Peers:
         shortage = self._descriptors.shortage(
             self, connected, _RESERVED_DESCRIPTORS, _SHARE_OF_DESCRIPTORS
         )
-        self._strangers[descriptor] = end
+        self._strangers[end.descriptor] = end
         if shortage is not None:
             oldest = next(iter(self._strangers))
             self._strangers.pop(oldest).break_off()

@@ -46,7 +46,7 @@ from regent.transport.control.peers import (
 from regent.transport.control.rejections import RejectedFrames, Rejection
 from regent.transport.control.sockets import joined
 from regent.transport.control.wakeup import Wakeup
-from regent.transport.local_users import EVERYBODY, LocalUsers
+from regent.transport.local_users import EVERYBODY, LocalUsers, rest_after_strangers
 
 logger = logging.getLogger(__name__)
 
@@ -245,6 +245,7 @@ class ControlServer:
         self._swept_at = self._looked_at = 0.0
         self._is_behind = False  # whether messages wait
         self._rests_until = 0.0  # they wait until then
+        self._admits_from = 0.0  # new connections wait until then
         self._outbox: deque[_Answer] = deque()
         self._stopping = threading.Event()
         self._wakeup = Wakeup()
@@ -312,21 +313,33 @@ class ControlServer:
 
     def _take_turn(self, poller: zmq.Poller, peers: Peers) -> None:
         now = time.monotonic()
-        is_resting = self._rests_until > now
+        is_resting, admits = self._rests_until > now, self._admits_from <= now
         if is_resting or not self._is_behind:
             until = min(self._swept_at + _SWEEP_S, self._looked_at + _LOOK_S)
             until = self._rests_until if is_resting else until
-            peers.heed_messages(poller, are_heeded=not is_resting)
-            if not poller.poll(max(0, math.ceil((until - now) * 1000))) and not is_resting:
+            until = until if admits else min(until, self._admits_from)
+            peers.heed(poller, messages=not is_resting, connections=admits)
+            ready = poller.poll(max(0, math.ceil((until - now) * 1000)))
+            if not ready and admits and not is_resting:
                 self._watch(peers)
                 return
         self._wakeup.clear()
-        for error in peers.take_events():
-            self.rejected.add(_REASONS_TO_CUT_OFF[type(error)], error)
+        if time.monotonic() >= self._admits_from:
+            self._admit(peers)
         self._send_answers(peers)
         if time.monotonic() >= self._rests_until:
             self._receive(peers)
         self._watch(peers)
+
+    def _admit(self, peers: Peers) -> None:
+        """See to new connections; if strangers were among them, not again for some time."""
+        began = time.monotonic()
+        errors = peers.take_events()
+        for error in errors:
+            self.rejected.add(_REASONS_TO_CUT_OFF[type(error)], error)
+        if errors:
+            now = time.monotonic()
+            self._admits_from = now + rest_after_strangers(now - began)
 
     def _watch(self, peers: Peers) -> None:
         now = time.monotonic()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import socket
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -26,7 +27,7 @@ from regent.transport.kafka.metrics import Closed, ListenerMetrics
 from regent.transport.kafka.request_memory import RequestMemory
 from regent.transport.kafka.sasl_server import SaslListener
 from regent.transport.kafka.tls_socket import AnySocket
-from regent.transport.local_users import LocalUsers
+from regent.transport.local_users import LocalUsers, rest_after_strangers
 
 if TYPE_CHECKING:
     from regent.transport.kafka.tls import ServerTls
@@ -243,6 +244,15 @@ class Acceptor:
             self._loop.add_reader(self._listening, self._accept)
 
     def _accept(self) -> None:
+        """Accept some connections, and rest if strangers were among them."""
+        began, refused = time.monotonic(), self._users.refused[self._name]
+        if self._accept_some() and self._users.refused[self._name] > refused:
+            self._loop.remove_reader(self._listening)
+            rest_s = rest_after_strangers(time.monotonic() - began)
+            self._loop.call_later(rest_s, self._listen)
+
+    def _accept_some(self) -> bool:
+        """Return whether more may be accepted at once."""
         for _ in range(_ACCEPTS_PER_TURN):
             if self.connections >= self.max_connections or self._shared_are_full:
                 self._is_full = True
@@ -250,21 +260,22 @@ class Acceptor:
                 self._metrics.accept_pauses += 1
                 self.watch_pace()
                 self._loop.remove_reader(self._listening)
-                return
+                return False
             if self._must_wait():
-                return
+                return False
             try:
                 sock, address = self._listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
+                return True
             except OSError as error:  # no descriptor, or no memory, is left
                 self._metrics.warn_of_none_left(self._name, error)
                 self._loop.remove_reader(self._listening)
                 self._loop.call_later(_ACCEPT_RETRY_S, self._listen)
-                return
+                return False
             self._is_counted = False
             # A socket for IPv6 names a client that uses IPv4 by a mapped address.
             self._add(sock, address[0].removeprefix("::ffff:"))
+        return True
 
     def _must_wait(self) -> bool:
         """Count the next connection; stop accepting for some time if there are too many a second.
@@ -283,13 +294,20 @@ class Acceptor:
             self._loop.call_later(wait_s, self._listen)
         return wait_s > 0
 
+    def _take_back(self, now_ms: int) -> None:
+        """Do not count a connection that is refused in the rates of those that are accepted."""
+        for rate in (self._rate, self._shared.rate):
+            rate.take_back(now_ms)
+
     @property
     def _shared_are_full(self) -> bool:
         return self._shared.connections >= self._shared.max_connections
 
     def _add(self, sock: socket.socket, client_host: str) -> None:
+        now_ms = int(self._loop.time() * 1_000)
         if not self._users.admits(sock, self._name):
             sock.close()
+            self._take_back(now_ms)
             return
         shortage = self._shared.descriptors.shortage(self, self.connections)
         if shortage is not None:
@@ -301,11 +319,9 @@ class Acceptor:
             self._metrics.count_closed(Closed.TOO_MANY_OF_ADDRESS, self._name, client_host, refusal)
             sock.close()
             return
-        now_ms = int(self._loop.time() * 1_000)
         wait_ms = self._rates.record(client_host, now_ms)
         if wait_ms:
-            self._rate.take_back(now_ms)
-            self._shared.rate.take_back(now_ms)
+            self._take_back(now_ms)
             self._delay(sock, client_host, wait_ms)
             return
         if self._handshakes is not None or self._parts.sasl is not None:

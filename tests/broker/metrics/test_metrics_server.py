@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
+from regent.broker.metrics import metrics_server
 from regent.broker.metrics.metric_table import Family
 from regent.broker.metrics.metrics_server import MetricsServer, open_metrics_server
 from regent.config.private_files import write_private
@@ -67,6 +68,21 @@ def test_sixteen_requests_are_answered_at_a_time_and_the_others_are_closed_at_on
             pass
         url = f"http://{HOST}:{server.port}/metrics"
         eventually(lambda: answers(url), "another request is answered")
+
+
+def test_requests_for_which_there_was_no_thread_are_not_counted_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_thread(*_: object) -> NoReturn:
+        raise RuntimeError("can't start new thread")
+
+    with closing(MetricsServer(HOST, 0, timeout_s=scaled(10))) as server:
+        with monkeypatch.context() as patch:
+            patch.setattr(metrics_server, "NamedThread", no_thread)
+            for _ in range(17):
+                with socket.create_connection((HOST, server.port), timeout=scaled(10)) as client:
+                    assert client.recv(1) == b""
+        assert answers(f"http://{HOST}:{server.port}/metrics")
 
 
 def answers(url: str) -> bool:
