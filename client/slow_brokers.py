@@ -20,6 +20,7 @@ from regent.core.replication.follower_times import SLOW_FETCH_MS
 
 _SLOW_ANSWER_MS: Final = 1_000
 _SLOW_ANSWERS: Final = 3  # of a minute, to call a broker slow
+_ABSENT_MS: Final = 6_000  # a tenth of a minute, in gaps of which none needs to be long
 _SILENT_MS: Final = range(3_000, 60_000)  # later it has left the ISRs, which is said elsewhere
 
 
@@ -58,6 +59,9 @@ class BrokerPace:
             if pace.slow >= _SLOW_ANSWERS and pace.slowest_ms >= SLOW_FETCH_MS:
                 waits = f"{pace.slowest_ms / 1000:.1f} s"
                 found.append(f"leader {leader} waits {waits} (p99) for its next fetch")
+            elif pace.absent_ms >= _ABSENT_MS:
+                absent = span_text(pace.absent_ms / 1000)
+                found.append(f"leader {leader} waited {absent} of the last minute for its fetches")
             elif pace.silent_ms in _SILENT_MS:
                 silent = span_text(pace.silent_ms / 1000)
                 found.append(f"it has not fetched from leader {leader} for {silent}")

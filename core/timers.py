@@ -96,6 +96,12 @@ def count_beyond(counts: Sequence[int], limit_ms: float) -> int:
     return sum(counts[bisect_left(BOUNDS_MS, limit_ms) + 1 :])
 
 
+def time_beyond(counts: Sequence[int], limit_ms: float) -> float:
+    """Return how long those that are certainly longer than ``limit_ms`` took together, at least."""
+    first = bisect_left(BOUNDS_MS, limit_ms) + 1
+    return sum(n * bound for n, bound in zip(counts[first:], BOUNDS_MS[first - 1 :], strict=True))
+
+
 def quantile(counts: Sequence[float], share: float) -> float:
     """Return the duration that ``share`` of the counted ones do not exceed; NaN if there are none.
 

@@ -156,6 +156,12 @@ FOLLOWERS: Final = MetricTable[FollowerPace](
         "silent_ms",
         details="0 while a fetch waits",
     ),
+    gauge(
+        "regent_follower_absent_ms",
+        "how much of the last minute a follower took to fetch again, in gaps above 200 ms",
+        "absent_ms",
+        details="above 6,000 the follower is slow",
+    ),
     counter(
         "regent_isr_removals_total",
         "how often this broker, as leader, took a follower out of an ISR",

@@ -39,7 +39,8 @@ class FollowerPace(NamedTuple):
 
     ``slowest_ms``: 99 of 100 took no longer. ``slow``: how many took more than half a second.
     ``silent_ms``: how long ago the last answer was, if it has not asked again. ``isr_shrinks``: how
-    often this broker took it out of an ISR since its start.
+    often this broker took it out of an ISR since its start. ``absent_ms``: how much of the minute
+    this broker waited for it, where it took more than 200 ms.
     """
 
     broker_id: BrokerId
@@ -49,6 +50,7 @@ class FollowerPace(NamedTuple):
     slow: int
     silent_ms: int
     isr_shrinks: int = 0
+    absent_ms: int = 0
 
 
 class Traffic(NamedTuple):

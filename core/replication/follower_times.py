@@ -15,11 +15,13 @@ from typing import Final
 
 from regent.core.model import BrokerId
 from regent.core.protocol.broker import FollowerPace
-from regent.core.timers import RecentDurations, count_beyond, quantile
+from regent.core.timers import RecentDurations, count_beyond, quantile, time_beyond
 
 TICK_S: Final = 0.25
 SLOW_FETCH_MS: Final = 500
 """A follower that takes longer to ask again is slow: others take milliseconds."""
+_ABSENT_MS: Final = 200
+"""Shorter gaps are its work: a follower that fetches much does nothing else."""
 _LATE_S: Final = 0.2  # a tick, because this process could not run
 _IDLE_S: Final = 5.0  # without any fetch: there is nothing to measure
 
@@ -77,4 +79,12 @@ class FollowerTimes:
             )
             silent_ms = 0 if answered_s is None else round((now_s - answered_s) * 1000)
             slow = count_beyond(counts, SLOW_FETCH_MS)
-            yield FollowerPace(broker_id, fetches, median_ms, slowest_ms, slow, max(silent_ms, 0))
+            yield FollowerPace(
+                broker_id,
+                fetches,
+                median_ms,
+                slowest_ms,
+                slow,
+                max(silent_ms, 0),
+                absent_ms=round(time_beyond(counts, _ABSENT_MS)),
+            )

@@ -44,6 +44,14 @@ def test_a_slow_broker_is_named_with_who_waits_for_it():
     ]
 
 
+def test_a_broker_that_leaders_wait_for_a_tenth_of_the_time_is_slow():
+    answers = {1: told(1, FollowerPace(2, 60, 350, 450, 0, 0, absent_ms=21_300))}
+    expected = "broker 2 answers slowly (leader 1 waited 21 s of the last minute for its fetches)"
+    assert list(slow_brokers(LIVE, None, answers)) == [(2, expected)]
+    seldom = {1: told(1, FollowerPace(2, 60, 3, 450, 0, 0, absent_ms=5_000))}
+    assert list(slow_brokers(LIVE, None, seldom)) == []
+
+
 def test_a_broker_that_stands_still_is_named_before_it_leaves_the_isr():
     silent = told(1, FollowerPace(3, 90, 2, 8, 0, 12_000))
     ((broker, message),) = slow_brokers(LIVE, None, {1: silent})

@@ -112,14 +112,14 @@ def test_a_full_disk_is_named_and_producers_are_refused_until_there_is_room(
 
 
 @pytest.mark.timeout(180)
-def test_a_broker_that_runs_a_seventh_of_the_time_is_named(machines: Machines, clients: Settings):
+def test_a_broker_that_runs_a_tenth_of_the_time_is_named(machines: Machines, clients: Settings):
     is_over = threading.Event()
 
     def stop_and_go() -> None:
         pid = machines.pid_of(SLOW)
-        while not is_over.wait(0.2):
+        while not is_over.wait(0.1):
             os.kill(pid, signal.SIGSTOP)
-            is_over.wait(1.3)
+            is_over.wait(0.9)
             os.kill(pid, signal.SIGCONT)
 
     with_pauses = threading.Thread(target=stop_and_go)

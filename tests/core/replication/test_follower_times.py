@@ -59,6 +59,27 @@ def test_a_follower_that_is_stopped_again_and_again_is_slow():
     assert leader.pace.median_ms >= 1_000
 
 
+def test_a_follower_that_runs_a_tenth_of_the_time_is_absent_though_no_gap_is_long():
+    leader = Leader()
+    for _ in range(29):
+        leader.ask()
+        leader.run(0.5)
+        leader.answer()
+        leader.run(0.4)  # it was stopped before the answer came
+    leader.ask()
+    assert leader.pace.slow == 0
+    assert 9_000 <= leader.pace.absent_ms <= 29 * 400
+
+
+def test_a_follower_that_fetches_much_is_not_absent():
+    leader = Leader()
+    for _ in range(500):
+        leader.ask()
+        leader.answer()
+        leader.run(0.1)
+    assert leader.pace.absent_ms == 0
+
+
 def test_a_pause_of_the_leader_itself_does_not_make_its_followers_slow():
     leader = Leader()
     for _ in range(5):
