@@ -29,6 +29,11 @@ from regent.testing.waits import eventually, scaled
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 PHONE, DESK = 390, 1400
+PAGES = (
+    *MENU,
+    *("topic?name=payments", "partition?topic=payments&partition=0"),
+    *("records?topic=payments&partition=0", "ask/create-topic", "ask/reset-offsets"),
+)
 OPTIONS = ("--no-placement-service", "--console", "--console-write")
 
 
@@ -106,9 +111,7 @@ def window(cluster: RegentCluster) -> Iterator[Window]:
 def test_every_page_fits_its_window_and_the_browser_complains_of_nothing(
     window: Window, width: int
 ) -> None:
-    of_topic = ("topic?name=payments", "partition?topic=payments&partition=0")
-    others = ("records?topic=payments&partition=0", "ask/create-topic", "ask/reset-offsets")
-    for page in (*MENU, *of_topic, *others):
+    for page in PAGES:
         window.open(page, width)
         assert window.driver.find_element(By.TAG_NAME, "h1").text
         assert not window.is_wider_than_its_window(), page
@@ -244,3 +247,24 @@ def test_a_cell_of_the_grid_changes_its_colour_with_the_leader(
         lambda: f"l{before}" not in classes() and " s" in classes(), "it changes", scaled(20)
     )
     cluster.restart(before)
+
+
+@pytest.mark.timeout(300)
+def test_every_page_shows_what_there_is_while_a_broker_dies_and_comes_back(
+    cluster: RegentCluster, window: Window
+) -> None:
+    """Each page is opened before the death, and still open when the broker is back."""
+    output = cluster.data_dir / "console.out"
+    window.errors()
+    for number, page in enumerate(PAGES):
+        window.open(page, (DESK, PHONE)[number % 2])
+        cluster.kill(number % 3)
+        window.driver.refresh()
+        assert window.driver.find_element(By.TAG_NAME, "h1").text, page
+        assert not window.is_wider_than_its_window(), page
+        cluster.restart(number % 3)
+        assert window.driver.find_element(By.TAG_NAME, "h1").text, page
+        assert window.errors() == [], page
+    assert "Traceback" not in output.read_text()
+    window.open("")
+    window.await_text("All is well")
