@@ -2,7 +2,9 @@
 
 A `regent cluster` of three brokers, as it is by default. One producer sends ``--rate`` records a
 second, acks=all, three replicas, to six partitions. It is measured alone, and during each flood, in
-turn. Times are in milliseconds, from ``produce`` to the acknowledgement.
+turn. Times are in milliseconds, from ``produce`` to the acknowledgement. Beside it somebody
+connects ten times a second, to one broker after the other, and asks for its versions:
+``connect_p99_ms``.
 
 ``spin``                   two processes that only compute: they take processor time as any flood
                            does, and disturb nobody else
@@ -18,13 +20,16 @@ Floods have a low priority (``nice 10``), because attackers have processors of t
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple, NoReturn
 
@@ -35,17 +40,22 @@ import zmq
 from bench.clients import TIMEOUT_S
 from bench.frame import benchmark
 from bench.latency import measure
-from bench.result import Case
+from bench.result import Case, percentiles
 from bench.topics import topic_of
 from regent.config.addresses import keyed_endpoint
+from regent.config.threads import NamedThread
 from regent.core.protocol.api import ApiKey
 from regent.testing.regent_cluster import RegentCluster
+from regent.transport.control.client import RequestError
 from regent.transport.control.key_files import BROKER_SECRET, read_secret
 from regent.transport.control.sockets import connect_to, new_context, open_socket
+from regent.transport.kafka.broker_connection import BrokerConnection
 
 PARTITIONS: Final = 6
 RECORD_BYTES: Final = 100
 CONNECTIONS: Final = 16
+_BETWEEN_NEWCOMERS_S: Final = 0.1
+_NEWCOMER_TIMEOUT_MS: Final = 5_000
 _PORTS: Final = ("port", "replication_port", "control_port", "metrics_port")
 
 _SPIN: Final = "while True: pass"
@@ -84,11 +94,39 @@ def floods(rounds: int, seconds: float, rate: float) -> Iterator[Case]:
         servers = cluster.bootstrap_servers
         topic = stack.enter_context(topic_of(servers, PARTITIONS))
         for flood in _floods(cluster, data) * rounds:
-            with flood.running():
+            with flood.running(), _newcomers(servers.split(",")) as waits_ms:
                 figures = measure(
                     servers, topic, PARTITIONS, RECORD_BYTES, rate, seconds.__gt__, {"acks": "all"}
                 )
-            yield Case({"flood": flood.name}, figures)
+            connects = percentiles(waits_ms, connect_p50_ms=0.5, connect_p99_ms=0.99)
+            yield Case({"flood": flood.name}, {**figures, **connects})
+
+
+@contextmanager
+def _newcomers(servers: Sequence[str]) -> Iterator[list[float]]:
+    """Connect again and again for the block; yield how long each waited for an answer (ms)."""
+    waits_ms: list[float] = []
+    is_over = threading.Event()
+
+    def connect() -> None:
+        for server in itertools.cycle(servers):
+            if is_over.wait(_BETWEEN_NEWCOMERS_S):
+                return
+            began = time.monotonic()
+            connection = BrokerConnection(
+                f"tcp://{server}", client_id="newcomer", connect_timeout_ms=_NEWCOMER_TIMEOUT_MS
+            )
+            with closing(connection), suppress(RequestError):
+                connection.versions(timeout_ms=_NEWCOMER_TIMEOUT_MS)
+            waits_ms.append((time.monotonic() - began) * 1_000)
+
+    thread = NamedThread(connect, "newcomers")
+    thread.start()
+    try:
+        yield waits_ms
+    finally:
+        is_over.set()
+        thread.join(TIMEOUT_S)
 
 
 class _Flood(NamedTuple):
