@@ -81,7 +81,7 @@ class ListenerParts:
 
 
 class ChannelState(Enum):
-    """What a connection waits for. The socket is watched in READING and WRITING only.
+    """What a connection waits for. Its socket is watched in READING and WRITING, else not for long.
 
     ========  ==============================================================  ====================
     state     the connection waits                                            until
@@ -194,7 +194,7 @@ class KafkaConnection:
         for more memory, or for the answers to earlier requests.
         """
         if self._tls is not None and self._reservation is not None:
-            self._on_decrypted()  # what has come, and is too little to wake this connection
+            self._on_readable()  # what has come, and is too little to wake this connection
         held = self._reservation
         if held is None or self._limit() is not None:
             return
@@ -243,6 +243,10 @@ class KafkaConnection:
     # --- what the loop calls ---
 
     def _on_readable(self) -> None:
+        if self._state is not _READING:
+            if self._state is _TURN:  # most clients send no more then, so it was still watched
+                self._watch(None)
+            return
         try:
             reserved = 0 if self._reservation is None else self._reservation.size
             count = self._socket.recv_into(self._frames.room(reserved))
@@ -264,10 +268,6 @@ class KafkaConnection:
         self._frames.received(count)
         self._arrived_at = _clock()
         self._continue(self._arrived_at)
-
-    def _on_decrypted(self) -> None:
-        if self._state is _READING:
-            self._on_readable()
 
     def _on_ready(self) -> None:
         self._continue(_clock())
@@ -326,18 +326,19 @@ class KafkaConnection:
             if self._tls is not None:
                 self._tls.expect(self._frames.lacking)
                 if self._tls.has_more:
-                    self._parts.loop.call_soon(self._on_decrypted)
+                    self._parts.loop.call_soon(self._on_readable)
         elif state in _LIMITED and not self._is_throttled:
             self._is_throttled = True
             self._parts.metrics.throttled += 1
         self._state = state
-        self._watch(state if state is _READING or state is _WRITING else None)
+        if state is not _TURN or self._watched is not _READING:
+            self._watch(state if state is _READING or state is _WRITING else None)
 
     def _watch(self, wanted: ChannelState | None) -> None:
         """Let the loop report when the socket can be read, or written to, or neither.
 
-        The loop gets the number of the socket: it would look for the socket itself, fail, and write
-        both addresses into an error that nobody reads. That takes two system calls, about 15 µs.
+        The loop gets the number of the socket: it would look for the socket itself, and write both
+        addresses into an error that nobody reads, which takes two system calls, about 15 µs.
         """
         watched = self._watched
         if wanted is watched:
