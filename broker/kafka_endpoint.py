@@ -215,6 +215,7 @@ class KafkaEndpoint:
         self.keys = ListenerKeys(settings)
         self.keys.add({e.listener: one.tls for e, one in self._security.items() if one.tls})
         self._calls = named_executor(_ZOOKEEPER_CALLS, "zookeeper-calls")
+        self._calls_of_brokers = named_executor(1, "calls-of-brokers")  # clients do not delay them
         self._queries = named_executor(1, "long-queries")
         # For records beside the event loop. Few threads limit the memory.
         self._record_checker = named_executor(at_once(_RECORD_CHECKERS), "record-validation")
@@ -343,8 +344,9 @@ class KafkaEndpoint:
         for listener in self._listeners.values():
             listener.close()
         self._undo.close()
-        executors = (self._calls, self._queries, self._record_checker, self._large_checker)
-        for executor in (*executors, self._unpacker, self._record_reader):
+        calls = (self._calls, self._calls_of_brokers, self._queries)
+        checkers = (self._record_checker, self._large_checker)
+        for executor in (*calls, *checkers, self._unpacker, self._record_reader):
             executor.shutdown(wait=False, cancel_futures=True)
 
     def _limit_connections(self) -> None:
@@ -443,7 +445,7 @@ class KafkaEndpoint:
                 served.controller.is_active,
                 served.controller.ask,
                 lambda broker_id: ZkProducerIds(served.zookeeper, broker_id).take_block(),
-                self._calls,
+                self._calls_of_brokers,
             )
             more += controller_apis(access, TopicNamesById(cache), registered)
         if served.broker is not None:
@@ -453,7 +455,7 @@ class KafkaEndpoint:
                 partial(is_broker_of_kafka, served.zookeeper),
                 partial(has_led_partitions, served.zookeeper),
                 lambda: cache.snapshot.is_complete,
-                self._calls,
+                self._calls_of_brokers,
             )
             more += control_apis(ruled)
         return list(({api.key: api for api in apis} | {api.key: api for api in more}).values())

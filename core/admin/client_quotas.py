@@ -108,11 +108,11 @@ def changed(entity: QuotaEntity, changes: Iterable[QuotaChange]) -> Mapping[str,
     for key, value, remove in changes:
         if key in settings:
             raise _invalid(f"{key} is there more than once")
+        if key not in entity.quotas:  # nor removed: logins are beside the quotas
+            raise _invalid(f"{key[:100]!r} cannot be limited: {_one_of(entity.quotas)}")
         if remove:
             settings[key] = None
             continue
-        if key not in entity.quotas:
-            raise _invalid(f"{key[:100]!r} cannot be limited: {_one_of(entity.quotas)}")
         try:
             settings[key] = quota_text(key, value)
         except ValueError as error:

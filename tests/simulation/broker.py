@@ -585,7 +585,12 @@ class SimulatedBroker:
     def _receive_of_controller(self, exchange: Exchange, call: KafkaCall) -> None:
         """Let a controller of Kafka rule; what it must repeat is not answered."""
         asked, request = read_control_call(call)
-        if not self._is_kafkas(asked.controller_id):
+        is_kafkas = self._is_kafkas(asked.controller_id)
+        if is_kafkas is None:
+            return
+        if not is_kafkas:
+            refused = control_answer(call, asked, Errors.CLUSTER_AUTHORIZATION_FAILED)
+            self.world.network.answer(exchange, refused)
             return
         if isinstance(request, UpdateMetadataRequest) and not request.lists_all:
             has_none = self.cache.snapshot.is_complete or self._has_led_partitions()
@@ -608,12 +613,13 @@ class SimulatedBroker:
         self._kafka_calls[meant] = answerer
         self._obey(meant, request)
 
-    def _is_kafkas(self, broker_id: BrokerId) -> bool:
+    def _is_kafkas(self, broker_id: BrokerId) -> bool | None:
+        """Whether a broker is one of Kafka's; None: that is not known now."""
         hook, self.session.hook = self.session.hook, None
         try:
             return is_broker_of_kafka(self.session, broker_id)
         except RegentError:
-            return False
+            return None
         finally:
             self.session.hook = hook
 

@@ -83,6 +83,11 @@ _MESSAGES: Final = {
     KafkaApiKey.STOP_REPLICA: (control.StopReplicaRequest, control_requests.stop_replica),
     KafkaApiKey.UPDATE_METADATA: (control.UpdateMetadataRequest, control_requests.update_metadata),
 }
+_REFUSALS: Final = {
+    KafkaApiKey.LEADER_AND_ISR: control.LeaderAndIsrResponse,
+    KafkaApiKey.STOP_REPLICA: control.StopReplicaResponse,
+    KafkaApiKey.UPDATE_METADATA: control.UpdateMetadataResponse,
+}
 
 
 def kafka_endpoint(broker: BrokerInfo | UpdateMetadataBroker) -> str:
@@ -147,11 +152,14 @@ def read_control_call(call: KafkaCall) -> tuple[Any, ControlRequest]:
     return asked, translated(asked)  # type: ignore[operator]
 
 
-def control_answer(call: KafkaCall, asked: Any, given: ControlResponse) -> KafkaAnswer:
-    """Return the answer of a broker of either kind."""
-    key, error = KEYS[type(call.request)], given.error_code  # type: ignore[index]
+def control_answer(call: KafkaCall, asked: Any, given: ControlResponse | Errors) -> KafkaAnswer:
+    """Return the answer of a broker of either kind; an error refuses the request."""
+    key = KEYS[type(call.request)]  # type: ignore[index]
+    error = given if isinstance(given, Errors) else given.error_code
     message: object
-    if isinstance(given, LeaderAndIsrResponse):
+    if isinstance(given, Errors):
+        message = _REFUSALS[key](error_code=error)
+    elif isinstance(given, LeaderAndIsrResponse):
         message = (
             control_requests._leader_and_isr_answer(asked, given, call.version)
             if error is Errors.NONE

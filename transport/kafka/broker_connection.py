@@ -137,6 +137,7 @@ class BrokerConnection:
 
         Raises a ``RequestError``.
         """
+        self._forget_peer_that_left()
         if self._versions is None:
             view = self.exchange(
                 KafkaApiKey.API_VERSIONS, 0, b"", timeout_ms=timeout_ms, closing=closing
@@ -261,8 +262,7 @@ class BrokerConnection:
 
     def _connected(self, closing: Closing | None, timeout_s: float) -> AnyStream:
         """Return a connection, logged in if need be, whose waits end after ``timeout_s``."""
-        if self._socket is not None and not self._is_usable(self._socket):
-            self.close()  # another process may listen there now
+        self._forget_peer_that_left()
         is_new = self._socket is None
         sock = self._connect(closing) if self._socket is None else self._socket
         self._socket = sock
@@ -292,6 +292,11 @@ class BrokerConnection:
             raise RequestFailedError(self.endpoint, failed, reason) from None
         lifetime_s = lifetime_ms / 1000 if lifetime_ms > 0 else math.inf
         self._login_ends_at = time.monotonic() + lifetime_s * _USED_LIFETIME
+
+    def _forget_peer_that_left(self) -> None:
+        """Close a connection that the peer has closed: another process may listen there now."""
+        if self._socket is not None and not self._is_usable(self._socket):
+            self.close()
 
     def _is_usable(self, sock: AnyStream) -> bool:
         """Whether the peer neither closed the connection nor sent unexpected bytes."""

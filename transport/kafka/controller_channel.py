@@ -29,7 +29,6 @@ from regent.core.protocol.messages.topics import CreateTopicsRequest, CreateTopi
 from regent.transport.control.client import RequestFailedError
 from regent.transport.kafka.api import API_NAMES, FIRST_FLEXIBLE_VERSION, KafkaApiKey
 from regent.transport.kafka.broker_connection import BrokerConnection
-from regent.transport.kafka.kafka_releases import ApiVersionsAnswer, Versions
 from regent.transport.kafka.message_codec import decoded, encoded
 from regent.transport.kafka.primitives import MalformedRequestError
 
@@ -72,7 +71,6 @@ class KafkaControllerChannel:
         self, endpoint: str, *, client_id: str, security: ClientSecurity | None = None
     ) -> None:
         self._connection = BrokerConnection(endpoint, client_id=client_id, security=security)
-        self._versions: Versions | None = None
 
     def request(
         self, body: KafkaControllerRequest, *, timeout_ms: int, closing: Closing | None = None
@@ -107,9 +105,8 @@ class KafkaControllerChannel:
     ) -> Any:
         """Return the answer to a message, in the newest version that both know."""
         key, _, response = _EXCHANGES[type(message)]
-        if self._versions is None:
-            self._versions = self._ask_versions(timeout_ms, closing)
-        oldest, newest = self._versions.get(key, (0, -1))
+        versions = self._connection.versions(timeout_ms=timeout_ms, closing=closing)
+        oldest, newest = versions.get(key, (0, -1))
         version = min(newest, last_version)
         if version < oldest:
             reason = (
@@ -124,15 +121,6 @@ class KafkaControllerChannel:
         view = self._connection.exchange(key, version, body, timeout_ms=timeout_ms, closing=closing)
         try:
             return decoded(response, view, version, is_flexible=is_flexible)
-        except MalformedRequestError as error:
-            raise self._connection.failed(error) from error
-
-    def _ask_versions(self, timeout_ms: int, closing: Closing | None) -> Versions:
-        view = self._connection.exchange(
-            KafkaApiKey.API_VERSIONS, 0, b"", timeout_ms=timeout_ms, closing=closing
-        )
-        try:
-            return decoded(ApiVersionsAnswer, view, 0, is_flexible=False).versions
         except MalformedRequestError as error:
             raise self._connection.failed(error) from error
 

@@ -43,13 +43,13 @@ _FAILED: Final = Closed.FAILED_AUTHENTICATION
 class Handshake:
     """One client. ``sock`` is replaced when its first bytes have come."""
 
-    __slots__ = ("client_host", "given_up", "is_running", "sock", "timeout")
+    __slots__ = ("client_host", "given_up", "sock", "step", "timeout")
 
     def __init__(self, sock: socket.socket, client_host: str) -> None:
         self.sock = sock
         self.client_host = client_host
         self.timeout: asyncio.TimerHandle | None = None
-        self.is_running = False  # on a thread, which has the socket meanwhile
+        self.step: Future[KafkaPrincipal] | None = None  # a thread has the socket meanwhile
         self.given_up: tuple[Closed | None, str] | None = None
 
 
@@ -114,9 +114,8 @@ class Handshakes:
     def _advance(self, handshake: Handshake) -> None:
         """Calculate with what has come."""
         self._unwatch(handshake)
-        handshake.is_running = True
-        future = self._threads.submit(self._step, handshake)
-        future.add_done_callback(lambda done: self._report(handshake, done))
+        handshake.step = self._threads.submit(self._step, handshake)
+        handshake.step.add_done_callback(lambda done: self._report(handshake, done))
 
     def _step(self, handshake: Handshake) -> KafkaPrincipal:
         """Take one step, on a thread of the pool."""
@@ -130,7 +129,7 @@ class Handshakes:
             self._loop.call_soon_threadsafe(self._on_step, handshake, done)
 
     def _on_step(self, handshake: Handshake, done: Future[KafkaPrincipal]) -> None:
-        handshake.is_running = False
+        handshake.step = None
         if handshake.given_up is not None:
             self._end(handshake, *handshake.given_up)
             return
@@ -148,11 +147,16 @@ class Handshakes:
             self._on_done(TlsSocket(handshake.sock), handshake.client_host, done.result())
 
     def give_up(self, handshake: Handshake, reason: Closed | None, why: str) -> None:
-        """Close a socket; if a thread has it, as soon as that is done with it."""
-        if handshake.is_running:
+        """Close a socket; if a thread has it, as soon as that is done with it.
+
+        Threads do not calculate for who was given up before his turn: then so many could come that
+        nobody else has a turn.
+        """
+        if handshake.step is not None:
             if handshake.given_up is None:
                 handshake.given_up = reason, why
             self._forget(handshake)
+            handshake.step.cancel()
             return
         self._unwatch(handshake)
         self._end(handshake, reason, why)

@@ -13,6 +13,7 @@ from regent.core.admin.topic_settings import unclean_leader_election
 from regent.core.errors import (
     BadDataError,
     ControllerMovedError,
+    RegentError,
     UnreadableError,
 )
 from regent.core.model import (
@@ -465,16 +466,26 @@ def _read_control_facts(zookeeper: ZooKeeper, broker_id: BrokerId) -> ControlFac
 def is_broker_of_kafka(zookeeper: ZooKeeper, broker_id: BrokerId) -> bool:
     """Whether a broker is registered without the control port that this project's brokers have.
 
-    Raises ``BadDataError``, and ``SessionExpiredError``.
+    If it is not, that is read once more after a ``sync``: a server that lags behind may not have
+    the registration yet, or may have an earlier one. Raises ``RegentError`` for a broker that is
+    not registered, ``BadDataError``, and ``SessionExpiredError``.
     """
-    node = zookeeper.get(znodes.BrokerIdZNode.path(broker_id))
+    path = znodes.BrokerIdZNode.path(broker_id)
+    node = zookeeper.get(path)
+    if node is None or not znodes.BrokerIdZNode.decode(node.data, broker_id).is_of_kafka:
+        zookeeper.sync()
+        node = zookeeper.get(path)
     if node is None:
-        return False
+        raise RegentError(f"broker {broker_id} is not registered")
     return znodes.BrokerIdZNode.decode(node.data, broker_id).is_of_kafka
 
 
 def has_led_partitions(zookeeper: ZooKeeper) -> bool:
-    """Whether any partition ever had a leader. It stops at the first; raises ``RegentError``."""
+    """Whether any partition ever had a leader, by now. It stops at the first.
+
+    Raises ``RegentError``.
+    """
+    zookeeper.sync()
     for topic in zookeeper.children(znodes.TopicsZNode.PATH) or ():
         if topic_name_problem(topic):
             continue

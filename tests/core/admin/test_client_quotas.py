@@ -172,6 +172,12 @@ def test_changes_are_settings_and_removed_ones_none():
     ("entity", "changes", "message"),
     [
         (
+            QuotaEntity(user="admin"),
+            [("SCRAM-SHA-512", 0.0, True)],
+            "'SCRAM-SHA-512' cannot be limited: it must be one of consumer_byte_rate,"
+            " controller_mutation_rate, producer_byte_rate, request_percentage",
+        ),
+        (
             QuotaEntity(user="a"),
             [("connection_creation_rate", 1.0, False)],
             "'connection_creation_rate' cannot be limited: it must be one of consumer_byte_rate,"

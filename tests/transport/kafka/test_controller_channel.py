@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing, suppress
 from typing import Any
 
 import pytest
@@ -28,7 +28,7 @@ from regent.core.protocol.messages.topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from regent.testing.waits import scaled
+from regent.testing.waits import eventually, scaled
 from regent.transport.control.client import RequestFailedError
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.controller_channel import KafkaControllerChannel
@@ -52,15 +52,20 @@ class KafkaController:
 
     def listen(self, apis: Sequence[KafkaApi] | None = None) -> KafkaControllerChannel:
         """Return a connection to a listener of these APIs, by default those of this project."""
-        cache = cached({"orders": ORDERS, "payments": PAYMENTS})
-        access = ControllerAccess(lambda: True, self._respond, lambda _: range(1), EXECUTOR)
-        served = apis or controller_apis(access, TopicNamesById(cache), RegisteredFollowers(cache))
-        listener = KafkaListener("127.0.0.1", 0, served)
-        listener.start()
-        self._stack.callback(listener.close)
+        listener = self.serve(apis)
         channel = KafkaControllerChannel(f"tcp://127.0.0.1:{listener.port}", client_id="broker-2")
         self._stack.callback(channel.close)
         return channel
+
+    def serve(self, apis: Sequence[KafkaApi] | None = None, port: int = 0) -> KafkaListener:
+        """Return a listener of these APIs."""
+        cache = cached({"orders": ORDERS, "payments": PAYMENTS})
+        access = ControllerAccess(lambda: True, self._respond, lambda _: range(1), EXECUTOR)
+        served = apis or controller_apis(access, TopicNamesById(cache), RegisteredFollowers(cache))
+        listener = KafkaListener("127.0.0.1", port, served)
+        listener.start()
+        self._stack.callback(listener.close)
+        return listener
 
     def api(self, key: KafkaApiKey, kind: type, last: int, first: int = 0) -> KafkaApi:
         """Return an API that gives the next answer."""
@@ -161,3 +166,28 @@ def test_a_broker_that_knows_no_common_version_is_named_with_the_reason(
         channel.request(CreateTopicsRequest(topics=(), timeout_ms=1), timeout_ms=TIMEOUT_MS)
     with pytest.raises(RequestFailedError, match="set isr_change_protocol"):
         channel.request(request(row("orders", ORDERS)), timeout_ms=TIMEOUT_MS)
+
+
+def test_a_controller_of_another_release_at_the_same_address_is_asked_for_its_versions(
+    controller: KafkaController,
+):
+    key = KafkaApiKey.CREATE_TOPICS
+    old = controller.serve([controller.api(key, CreateTopicsRequest, 9, first=8)])
+    endpoint = f"tcp://127.0.0.1:{old.port}"
+    with closing(KafkaControllerChannel(endpoint, client_id="broker-2")) as channel:
+        asked = CreateTopicsRequest(topics=(), timeout_ms=1)
+        with pytest.raises(RequestFailedError):
+            channel.request(asked, timeout_ms=TIMEOUT_MS)
+        old.close()
+        controller.serve([controller.api(key, CreateTopicsRequest, 5)], old.port)
+        controller.answers = [CreateTopicsResponse(topics=())]
+
+        def is_answered() -> bool:
+            with suppress(RequestFailedError):
+                return channel.request(asked, timeout_ms=TIMEOUT_MS) == CreateTopicsResponse(
+                    topics=()
+                )
+            return False
+
+        eventually(is_answered, "the other release is asked")
+    assert controller.versions == [5]

@@ -308,6 +308,40 @@ def test_ten_thousand_silent_clients_keep_nobody_out(listener: KafkaListener, au
         assert refusals(listener) >= len(silent) - MAX_HANDSHAKES
 
 
+class GatedTls(ServerTls):
+    """Counts the clients whose handshakes are calculated, and begins with none at first."""
+
+    def __init__(self, authority: Authority) -> None:
+        super().__init__(authority.config())
+        self.gate, self.begun = threading.Event(), 0
+
+    def wrap(self, sock: socket.socket) -> ssl.SSLSocket:
+        self.begun += 1
+        assert self.gate.wait(WAIT_S)
+        return super().wrap(sock)
+
+
+def test_handshakes_that_were_given_up_are_not_calculated(listen: Listen, authority: Authority):
+    """Else clients that begin without end would keep the threads busy, and users out."""
+    tls = GatedTls(authority)
+    listener = listen(Desk().apis, tls=tls)
+    with ExitStack() as stack:
+        stack.callback(tls.gate.set)
+        descriptors = len(os.listdir("/dev/fd"))
+        count = 4 * MAX_HANDSHAKES
+        for _ in range(count):
+            sock = stack.enter_context(
+                socket.create_connection(("127.0.0.1", listener.port), WAIT_S)
+            )
+            sock.send(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")  # a beginning
+        eventually(lambda: refusals(listener) >= count - MAX_HANDSHAKES - 2, "they are given up")
+        assert len(os.listdir("/dev/fd")) - descriptors - count <= MAX_HANDSHAKES + 5
+        tls.gate.set()
+        with TlsClient(listener, authority.client_context()) as client:
+            assert client.ask(b"now") == b"now"
+        assert tls.begun <= MAX_HANDSHAKES + 3
+
+
 def test_silent_clients_of_one_address_do_not_displace_those_of_another(
     listener: KafkaListener, authority: Authority
 ):

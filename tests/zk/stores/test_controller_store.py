@@ -9,9 +9,11 @@ from regent.core.errors import (
     BrokerIdInUseError,
     ControllerMovedError,
     ForeignDirectoryError,
+    RegentError,
     SessionExpiredError,
 )
 from regent.core.model import (
+    BrokerInfo,
     BrokerRegistration,
     LeaderIsrAndControllerEpoch,
     LogEnd,
@@ -25,7 +27,11 @@ from regent.zk.client.operations import WatchEvent, WatchKind
 from regent.zk.client.requests import RequestRefusedError
 from regent.zk.client.session import SessionKeeper
 from regent.zk.stores.cluster_identity import join_cluster
-from regent.zk.stores.controller_store import ZkControllerStore, has_led_partitions
+from regent.zk.stores.controller_store import (
+    ZkControllerStore,
+    has_led_partitions,
+    is_broker_of_kafka,
+)
 from regent.zk.stores.producer_ids import ZkProducerIds
 from regent.zk.znodes import (
     PERSISTENT_PATHS,
@@ -752,3 +758,43 @@ def test_all_other_calls_fail_after_the_session(broker: Broker) -> None:
     ):
         with pytest.raises(SessionExpiredError):
             call()
+
+
+OF_OURS = broker_info(5)
+OF_KAFKA = BrokerInfo(5, OF_OURS.endpoints)
+
+
+@pytest.mark.parametrize("seen", [None, OF_OURS])
+def test_a_broker_of_kafka_is_known_as_one_although_the_server_lags_behind(
+    server: FakeZooKeeperServer, seen: BrokerInfo | None
+):
+    """Its requests would be refused else, and it never sends them again."""
+    path = BrokerIdZNode.path(5)
+    if seen is not None:
+        server.put(path, BrokerIdZNode.encode(seen))
+    behind = server.add_follower(lag=100)
+    server.connect_to = lambda: behind
+    zookeeper = Broker(server).zookeeper
+    if seen is not None:
+        server.remove(path)
+    server.put(path, BrokerIdZNode.encode(OF_KAFKA))
+    assert is_broker_of_kafka(zookeeper, 5)
+
+
+def test_who_is_registered_as_ours_or_not_at_all_is_no_broker_of_kafka(
+    server: FakeZooKeeperServer,
+):
+    zookeeper = Broker(server).zookeeper
+    with pytest.raises(RegentError, match="broker 5 is not registered"):
+        is_broker_of_kafka(zookeeper, 5)
+    server.put(BrokerIdZNode.path(5), BrokerIdZNode.encode(OF_OURS))
+    assert not is_broker_of_kafka(zookeeper, 5)
+
+
+def test_a_cluster_has_partitions_although_the_server_lags_behind(server: FakeZooKeeperServer):
+    """Else a broker would take none for all that there are."""
+    behind = server.add_follower(lag=100)
+    server.connect_to = lambda: behind
+    zookeeper = Broker(server).zookeeper
+    server.put(TopicPartitionStateZNode.path(T0))
+    assert has_led_partitions(zookeeper)
