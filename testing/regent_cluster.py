@@ -46,7 +46,7 @@ from regent.zk.client.connection import ConnectionState
 from regent.zk.client.login import SECRET_FILE, log_in_of
 from regent.zk.client.operations import Create, Delete, Operation
 from regent.zk.client.zookeeper_client import ZooKeeperClient
-from regent.zk.codecs.topic_znodes import encode_topic_id
+from regent.zk.codecs.topic_znodes import random_uuid
 from regent.zk.znodes import ConfigEntityZNode, ControllerZNode, DeleteTopicsTopicZNode, TopicZNode
 
 SESSION_TIMEOUT_MS: Final = 2_000
@@ -262,7 +262,7 @@ class RegentCluster(ClusterObserver):
         if config:
             path = ConfigEntityZNode.path("topics", topic)
             writes.append(Create(path, ConfigEntityZNode.encode(config)))
-        data = TopicZNode.encode(encode_topic_id(os.urandom(16)), assignments)
+        data = TopicZNode.encode(random_uuid(), assignments)
         self.zookeeper.multi([*writes, Create(TopicZNode.path(topic), data)])
         eventually(lambda: len(self.partition_states(topic)) == len(replicas), f"{topic} is led")
 

@@ -398,10 +398,14 @@ class DelegationTokenManager:
         ]
 
     def _new_id(self) -> str:
-        number = bytearray(self._random_bytes(_ID_BYTES))
-        number[6] = number[6] & 0x0F | 0x40  # a random UUID, as Kafka's ids
-        number[8] = number[8] & 0x3F | 0x80
-        return base64.urlsafe_b64encode(number).decode().rstrip("=")
+        """Return a random UUID, as Kafka's; none that a command would take for an option."""
+        while True:
+            number = bytearray(self._random_bytes(_ID_BYTES))
+            number[6] = number[6] & 0x0F | 0x40
+            number[8] = number[8] & 0x3F | 0x80
+            token_id = base64.urlsafe_b64encode(number).decode().rstrip("=")
+            if not token_id.startswith("-"):
+                return token_id
 
     def _with_hmac(self, token: DelegationToken) -> TokenWithHmac:
         return TokenWithHmac(token, create_hmac(token.token_id, self._secret))

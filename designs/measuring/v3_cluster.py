@@ -32,7 +32,7 @@ from regent.transport.control.client import RequestError
 from regent.transport.control.remote_ref import RemoteActorRef, ask
 from regent.zk.client.operations import Create, Znode
 from regent.zk.client.zookeeper_client import ZooKeeperClient
-from regent.zk.codecs.topic_znodes import encode_topic_id
+from regent.zk.codecs.topic_znodes import random_uuid
 from regent.zk.znodes import TopicPartitionStateZNode, TopicZNode
 
 _TIMEOUT_S: Final = 60.0
@@ -86,7 +86,7 @@ class V3Cluster(MeasuredCluster):
 
     def _create(self, session: ZooKeeperClient) -> None:
         assignments = {number: ReplicaAssignment(r) for number, r in enumerate(self.replicas)}
-        data = TopicZNode.encode(encode_topic_id(os.urandom(16)), assignments)
+        data = TopicZNode.encode(random_uuid(), assignments)
         session.multi([Create(TopicZNode.path(TOPIC), data)])
 
     def _isr_path(self, topic_partition: TopicPartition) -> str:

@@ -88,9 +88,10 @@ def test_the_credential_is_kafkas(mechanism: ScramMechanism):
 
 
 def test_an_id_is_a_random_uuid_of_22_characters(broker: TokenBroker):
-    ids = {broker.tokens.create(ALICE, ALICE, (), -1).token.token_id for _ in range(20)}
-    assert len(ids) == 20
+    ids = {broker.tokens.create(ALICE, ALICE, (), -1).token.token_id for _ in range(1_000)}
+    assert len(ids) == 1_000
     for token_id in ids:
+        assert not token_id.startswith("-"), "commands take it for an option"
         number = base64.urlsafe_b64decode(token_id + "==")
         assert (len(token_id), number[6] >> 4, number[8] >> 6) == (22, 4, 2)
 
