@@ -8,6 +8,8 @@ connects ten times a second, to one broker after the other, and asks for its ver
 
 ``spin``                   two processes that only compute: they take processor time as any flood
                            does, and disturb nobody else
+``elsewhere``              another user connects without end to as many ports of its own: what the
+                           kernel costs, without a broker
 ``connections``            another user (``nobody``; only root can start it) connects to every port
                            of every broker as often as it can, and sends some bytes
 ``silent``                 it holds as many connections to every port as it gets
@@ -69,6 +71,25 @@ for port in itertools.cycle(map(int, sys.argv[1:])):
     except OSError:
         pass
 """
+_CONNECT_ELSEWHERE: Final = (
+    """\
+import itertools, os, selectors, socket, sys
+listening = [socket.create_server(("127.0.0.1", 0), backlog=1024) for _ in sys.argv[1:]]
+end_of_parent, parent = os.pipe()
+if os.fork() == 0:
+    os.close(parent)
+    selector = selectors.DefaultSelector()
+    for one in (end_of_parent, *listening):
+        selector.register(one, selectors.EVENT_READ)
+    while True:
+        for key, _ in selector.select():
+            if key.fileobj == end_of_parent:
+                os._exit(0)
+            key.fileobj.accept()[0].close()
+sys.argv[1:] = [one.getsockname()[1] for one in listening]
+"""
+    + _CONNECT
+)
 _HOLD: Final = """\
 import itertools, socket, sys, time
 held = []
@@ -160,7 +181,8 @@ def _floods(cluster: RegentCluster, data: Path) -> list[_Flood]:
     of_all_users = shutil.which("python3", path=os.defpath) or "python3"
     found = [_Flood("none"), _Flood("spin", [of_all_users, "-c", _SPIN], processes=2)]
     if os.geteuid() == 0:
-        for name, text in (("connections", _CONNECT), ("silent", _HOLD)):
+        texts = {"elsewhere": _CONNECT_ELSEWHERE, "connections": _CONNECT, "silent": _HOLD}
+        for name, text in texts.items():
             found.append(_Flood(name, [of_all_users, "-c", text, *ports], user="nobody"))
     folders = [data / f"broker-{broker_id}" / BROKER_SECRET for broker_id in (0, 1)]
     control_port = cluster.description["brokers"][0]["control_port"]
