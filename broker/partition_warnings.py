@@ -1,20 +1,24 @@
-"""Names the partitions whose clients wait, for ``status``; any thread may ask."""
+"""Says why clients wait, for ``status``; any thread may ask."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 from regent.core.model import TopicPartition
+from regent.core.quantities import span_text
 from regent.core.replication.partition import Partition, Role
 from regent.core.replication.replica_manager import ReplicaManager
 
 _NAMED: Final = 5
+_PAUSED_MS: Final = 6_000  # a tenth of a minute
 
 
 def partition_warnings(replicas: ReplicaManager) -> Sequence[str]:
     """Return all lines of this module."""
-    return (*late_transaction_warnings(replicas), *under_min_isr_warnings(replicas))
+    lines = (*late_transaction_warnings(replicas), *under_min_isr_warnings(replicas))
+    return (*lines, *pause_warnings(replicas, time.monotonic()))
 
 
 def late_transaction_warnings(replicas: ReplicaManager) -> Sequence[str]:
@@ -47,6 +51,17 @@ def under_min_isr_warnings(replicas: ReplicaManager) -> Sequence[str]:
     return (
         f"producers with acks=all wait for {_places(few)} with fewer replicas in sync than"
         f" min.insync.replicas: {_named(few)}",
+    )
+
+
+def pause_warnings(replicas: ReplicaManager, now_s: float) -> Sequence[str]:
+    """Return a line if this process could not run for a tenth of the last minute."""
+    paused_ms = replicas.follower_times.paused_ms(now_s)
+    if paused_ms < _PAUSED_MS:
+        return ()
+    return (
+        f"it runs slowly: its process stood still for {span_text(paused_ms / 1000)} of the last"
+        " minute; look at the load and the memory of its machine, and at who stops it",
     )
 
 

@@ -3,7 +3,8 @@
 A healthy follower fetches again within milliseconds, also when nothing is written. A broker whose
 process is stopped for a moment, whose disk is slow or whose machine is overloaded does not, long
 before it leaves an ISR. The leader's own pauses would look the same. So the leader calls ``tick``
-every ``TICK_S``, and what was measured around a late tick does not count.
+every ``TICK_S``, and what was measured around a late tick does not count. Late ticks are pauses of
+this process: no leader sees those that are shorter than the wait of a fetch.
 """
 
 from __future__ import annotations
@@ -42,16 +43,26 @@ class FollowerTimes:
 
     def __init__(self) -> None:
         self._followers: dict[BrokerId, _Follower] = {}
+        self._ticks = False
         self._ticked_s = 0.0
+        self._pauses = RecentDurations()
         self._woke_s = 0.0  # the last late tick
         self._fetched_s = 0.0
 
     def tick(self, now_s: float) -> bool:
         """Note that this process runs; return whether there is still something to measure."""
-        if now_s - self._ticked_s > TICK_S + _LATE_S:
+        late_s = now_s - self._ticked_s - TICK_S
+        if late_s > _LATE_S:
             self._woke_s = now_s
+            if self._ticks:
+                self._pauses.record(late_s * 1000, now_s)
         self._ticked_s = now_s
-        return now_s - self._fetched_s < _IDLE_S
+        self._ticks = now_s - self._fetched_s < _IDLE_S
+        return self._ticks
+
+    def paused_ms(self, now_s: float) -> int:
+        """Return how much of the last minute this process could not run, in pauses above 0.2 s."""
+        return round(time_beyond(self._pauses.counts(now_s), 0.0))
 
     def on_fetch(self, follower: BrokerId, now_s: float, *, goes_on: bool) -> None:
         """Note a fetch; ``goes_on``: it belongs to the session of the one before."""

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from regent.broker.partition_warnings import late_transaction_warnings, under_min_isr_warnings
+from regent.broker.partition_warnings import (
+    late_transaction_warnings,
+    pause_warnings,
+    under_min_isr_warnings,
+)
 from regent.core.model import TopicPartition
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_manager import ReplicaManager
@@ -12,6 +16,7 @@ from regent.storage.log.producer_state_manager import LATE_TRANSACTION_BUFFER_MS
 from tests.core.replication.record_stage import TWO_IN_SYNC, RecordBroker
 from tests.support.disk_logs import BROKER, T0, Machine, create, log_of
 from tests.support.led_partitions import lead
+from tests.support.memory_logs import MemoryLogs
 from tests.support.transactional_batches import in_transaction
 from tests.support.world import live_broker
 
@@ -59,3 +64,17 @@ def test_partitions_with_too_few_replicas_in_sync_are_named():
         "producers with acks=all wait for a partition with fewer replicas in sync than"
         " min.insync.replicas: t-0",
     )
+
+
+def test_a_process_that_often_stands_still_says_so():
+    replicas = ReplicaManager(BROKER, MemoryLogs(), MetadataCache())
+    times, now_s = replicas.follower_times, 100.0
+    for _ in range(10):
+        times.on_fetch(2, now_s, goes_on=True)
+        times.tick(now_s)
+        now_s += 1.0
+    assert pause_warnings(replicas, now_s) == (
+        "it runs slowly: its process stood still for 6 s of the last minute; look at the load and"
+        " the memory of its machine, and at who stops it",
+    )
+    assert pause_warnings(replicas, now_s + 60) == ()

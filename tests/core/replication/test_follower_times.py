@@ -99,6 +99,25 @@ def test_a_pause_of_the_leader_itself_does_not_make_its_followers_slow():
     assert leader.pace.slowest_ms < 500
 
 
+def test_pauses_of_this_process_are_counted_but_not_the_time_without_followers():
+    leader = Leader()
+    for _ in range(20):
+        leader.ask()
+        leader.answer()
+        leader.pause(0.9)
+        leader.times.tick(leader.now_s)
+        leader.run(0.1)
+    assert 9_000 <= leader.times.paused_ms(leader.now_s) <= 20 * 900
+    leader.run(10)  # nobody fetches any more: the last tick
+    leader.pause(40)
+    leader.ask()
+    leader.times.tick(leader.now_s)
+    leader.run(1)
+    assert leader.times.paused_ms(leader.now_s) <= 20 * 900
+    leader.pause(70)
+    assert leader.times.paused_ms(leader.now_s) == 0
+
+
 def test_a_follower_that_started_again_is_not_slow():
     leader = Leader()
     leader.ask()
