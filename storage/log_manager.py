@@ -414,8 +414,10 @@ class LogManager:
             )
             ends = {}
             for topic_partition in topic_partitions:
-                log = self.get(topic_partition)
-                ends[topic_partition] = NO_LOG_END if log is None else log.end
+                log, ends[topic_partition] = self.get(topic_partition), NO_LOG_END
+                if log is not None:
+                    with suppress(StorageError):
+                        ends[topic_partition] = log.end
             sound = None if self.knows_all else frozenset(set(self.hosted()) - ends.keys())
             return SuspectReplicas(ends, sound)
 

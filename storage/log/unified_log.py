@@ -123,10 +123,10 @@ class UnifiedLog:
 
     @property
     def end(self) -> LogEnd:
-        """The log end offset, and the leader epoch of the last record."""
-        with self._lock:
-            end = self._contents.log_end_offset
-            return LogEnd(self._contents.epochs.epoch_for(end - 1), end)
+        """The log end offset, and the leader epoch of the last record. Raises ``StorageError``."""
+        with self.exclusively() as contents:
+            end = contents.log_end_offset
+            return LogEnd(contents.epochs.epoch_for(end - 1), end)
 
     @property
     def recovery_point(self) -> int:
@@ -170,9 +170,9 @@ class UnifiedLog:
 
     @property
     def latest_epoch(self) -> int:
-        """The newest leader epoch in the log; -1 if there is none."""
-        with self._lock:
-            return self._contents.epochs.latest_epoch
+        """The newest leader epoch in the log; -1 if there is none. Raises ``StorageError``."""
+        with self.exclusively() as contents:
+            return contents.epochs.latest_epoch
 
     def end_offset_for_epoch(self, leader_epoch: int) -> EpochEndOffset:
         """Return the newest epoch up to ``leader_epoch`` and where it ends."""
@@ -456,8 +456,13 @@ class UnifiedLog:
 
     @contextmanager
     def locked(self) -> Iterator[LogContents]:
-        """Hold the lock only: errors inside are not attributed to this log."""
+        """Hold the lock of a whole log: errors inside are not attributed to it.
+
+        Raises ``StorageError``.
+        """
         with self._lock:
+            with self.exclusively():
+                pass  # if a truncation was interrupted, the log is opened again
             yield self._contents
 
     def move_to(self, path: Path) -> None:
