@@ -222,18 +222,12 @@ class DirectoryLogs:
     ) -> None:
         """Find out which logs may have lost committed records."""
         is_empty = not self.logs and not self.refused
-        noted = self.ends.read()
-        self.suspects.names |= {
-            topic_partition
-            for topic_partition in self.futures.completed
-            if noted is None or noted.of(topic_partition) is None
-        }
         self.suspects.examine(
             FoundLogs(
                 {topic_partition: log.log_end_offset for topic_partition, log in self.logs.items()},
                 {*self.refused, *self.futures.logs},
                 high_watermarks,
-                noted,
+                self.ends.read(),
                 is_clean=was_closed_cleanly,
                 is_new=self.directory.cluster_id is None and is_empty,
                 is_set_back=self.directory.cluster_id is not None

@@ -405,16 +405,10 @@ class LogManager:
     def suspects(self) -> SuspectReplicas:
         """Return the replicas that may have lost committed records, with their log ends."""
         with self._lock:
-            topic_partitions = sorted(
-                {
-                    topic_partition
-                    for d in self._live()
-                    for topic_partition in (*d.suspects.names, *d.refused)
-                }
-            )
-            ends = {}
-            for topic_partition in topic_partitions:
-                log, ends[topic_partition] = self.get(topic_partition), NO_LOG_END
+            names = {name for d in self._live() for name in (*d.suspects.names, *d.refused)}
+            ends = dict.fromkeys(sorted(names), NO_LOG_END)
+            for topic_partition in ends:
+                log = self.get(topic_partition)
                 if log is not None:
                     with suppress(StorageError):
                         ends[topic_partition] = log.end

@@ -456,10 +456,7 @@ class UnifiedLog:
 
     @contextmanager
     def locked(self) -> Iterator[LogContents]:
-        """Hold the lock of a whole log: errors inside are not attributed to it.
-
-        Raises ``StorageError``.
-        """
+        """Hold the lock of a whole log: errors inside are not its own. Raises ``StorageError``."""
         with self._lock:
             with self.exclusively():
                 pass  # if a truncation was interrupted, the log is opened again

@@ -53,6 +53,7 @@ from tests.support.disk_logs import (
 )
 from tests.support.durable_files import DurableFiles
 from tests.support.led_partitions import lead
+from tests.support.transactional_batches import in_transaction
 from tests.support.world import live_broker
 
 ALIVE = live_broker(BROKER)
@@ -271,6 +272,15 @@ def test_configurations_apply_to_the_copy(host: Host):
     host.finish()
     assert host.log.config == config
     assert len(list(host.log.path.glob("*.log"))) == 1
+
+
+def test_a_transaction_may_begin_in_the_copy_if_its_verification_began_before(host: Host):
+    data = in_transaction(b"x", producer_id=7, sequence=0)
+    guard = host.log.begin_verification(data)
+    host.move()
+    host.finish()
+    host.log.append_as_leader(data, 0, guard=guard)
+    assert host.log.log_end_offset == 11
 
 
 # --- truncations ---
@@ -612,8 +622,8 @@ EXCHANGE_STEPS: list[tuple[Any, str]] = [
     (LogEndOffsetFile, "add"),
     (LogEndOffsetFile, "note"),
     (LogEndOffsetFile, "remove"),
-    (log_moves, "rename_log"),
-    (log_moves, "sync_path"),
+    (log_moves, "move_log"),
+    (log_moves, "_promote"),
     (UnifiedLog, "move_to"),
     (UnifiedLog, "retire"),
 ]
@@ -706,7 +716,7 @@ def test_a_log_that_was_killed_between_two_names_is_not_suspect(
     host.logs.save_suspects()
     host.move()
     with monkeypatch.context() as patch:
-        patch.setattr(log_moves, "sync_path", Died.now)
+        patch.setattr(log_moves, "_promote", Died.now)
         with pytest.raises(Died):
             host.finish()
     assert names(two) == [["t-0-delete"], ["t-0-future"]]
