@@ -349,8 +349,8 @@ class DirectoryLogs:
         if stray is None:
             return None
         path = self._path(topic_partition)
-        self.checkpoints.forget_former(topic_partition)
         try:
+            self.checkpoints.forget_former(topic_partition)
             with self.directory:
                 self.ends.add(topic_partition)
                 end_hold(stray)
@@ -361,7 +361,12 @@ class DirectoryLogs:
         with self.directory:
             try:
                 contents, progress = self._load_stray(path, topic_partition)
+                log = self.logs[topic_partition] = self._add(topic_partition, contents, topic_id)
+                self.ends.note(topic_partition, contents.log_end_offset)
+                self.checkpoints.write_cleaned_offsets()
             except ShortageError:
+                self.logs.pop(topic_partition, None)
+                self.ends.remove(topic_partition)
                 path.rename(stray)
                 self.strays.add(stray, topic_id)
                 raise
@@ -371,10 +376,6 @@ class DirectoryLogs:
                 _log.error("%s: cannot use the stray log again: %s", topic_partition, error)
                 return None
             remove_checkpoint(path)
-        log = self.logs[topic_partition] = self._add(topic_partition, contents, topic_id)
-        with self.directory:
-            self.ends.note(topic_partition, contents.log_end_offset)
-        self.checkpoints.write_cleaned_offsets()
         committed = min(progress.high_watermark, contents.log_end_offset)
         log.stray_high_watermark = log.checkpointed_high_watermark = committed
         text = "%s: the stray log is in use again, offsets %d to %d"

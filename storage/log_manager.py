@@ -85,6 +85,7 @@ class LogManager:
         self._lock = threading.RLock()  # guards the set of logs; taken before the lock of a log
         self._homes: dict[TopicPartition, DirectoryLogs] = {}
         self._removed: dict[TopicPartition, None] = {}  # while a directory was offline
+        self._undeleted: dict[TopicPartition, TopicId | None] = {}  # and not in use again yet
         self._scrubber = SegmentScrubber(self._usable_logs, wall_clock_ms, on_records_damaged)
         self.cleaner = LogCleanerManager(
             self._cleanable_logs,
@@ -302,10 +303,12 @@ class LogManager:
             home = self._homes.get(topic_partition)
             if home is None:
                 self.moves.cancel(topic_partition)  # the log that it copied is gone
-                goes_on = self.deleted.settle(topic_partition, topic_id, is_new=is_new)
+                if self.deleted.settle(topic_partition, topic_id, is_new=is_new):
+                    self._undeleted[topic_partition] = topic_id
                 found = self._take_back(topic_partition, topic_id)
                 found = found or self._create(topic_partition, topic_id, is_new, is_in_sync)
-                if goes_on:
+                undeleted = self._undeleted.pop(topic_partition, None)
+                if undeleted is not None and undeleted == topic_id:
                     found.stray_high_watermark = NEVER_STRAY
                 self._suspect_changes += not self.knows_all  # the list of sound logs has changed
                 return found
@@ -534,9 +537,10 @@ class LogManager:
         live = self._live()
         if not live or (len(live) < len(self._directories) and not is_new):
             raise StorageError(f"{topic_partition} may be in a log directory that is offline")
-        preferred = self.moves.take_preferred(topic_partition)
+        preferred = self.moves.preferred(topic_partition)
         home = preferred or min(live, key=lambda logs: len(logs.logs))
         log = home.create(topic_partition, topic_id, lacks_records=in_isr and not is_new)
+        self.moves.on_created(topic_partition)
         self._homes[topic_partition] = home
         self._removed.pop(topic_partition, None)
         return log

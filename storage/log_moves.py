@@ -125,10 +125,14 @@ class MovesOfLogs:
                 if len(self._preferred) > _PREFERENCES:
                     del self._preferred[next(iter(self._preferred))]
 
-    def take_preferred(self, topic_partition: TopicPartition) -> DirectoryLogs | None:
-        """Return where to create a log, and forget it; None: there is no preference."""
-        logs = self._preferred.pop(topic_partition, None)
+    def preferred(self, topic_partition: TopicPartition) -> DirectoryLogs | None:
+        """Return where to create a log; None: there is no preference."""
+        logs = self._preferred.get(topic_partition)
         return None if logs is None or logs.is_offline else logs
+
+    def on_created(self, topic_partition: TopicPartition) -> None:
+        """Forget where to create a log."""
+        self._preferred.pop(topic_partition, None)
 
     def begin(self, topic_partition: TopicPartition, path: str) -> None:
         """Create the future log of a log."""

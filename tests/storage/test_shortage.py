@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -13,12 +14,14 @@ import pytest
 from regent.core.errors import ShortageError
 from regent.core.model import TopicPartition
 from regent.core.replica_logs import MAX_TIMESTAMP
+from regent.storage.log.unified_log import NEVER_STRAY
 from regent.storage.log_manager import LogManager
 from tests.support.descriptors import SHORTAGE, no_descriptor_left
 from tests.support.disk_logs import (
     OTHER_ID,
     T0,
     T1,
+    THREE_A_SEGMENT,
     TOPIC_ID,
     U0,
     Machine,
@@ -31,6 +34,7 @@ from tests.support.disk_logs import (
 from tests.support.record_batches import batch
 
 _MOST_OPENS = 60
+COMPACTED = replace(THREE_A_SEGMENT, cleanup_policy="compact")
 Act: TypeAlias = Callable[[LogManager], None]
 
 HISTORY = 8  # batches, three in a segment
@@ -182,6 +186,15 @@ def test_a_log_that_could_not_be_created_is_created_by_the_next_attempt(
         assert after.topic_id == topic_id
 
 
+def test_the_next_attempt_creates_a_log_in_the_directory_that_was_asked_for(two: Machine):
+    logs, (first, second) = two.start(), two.directories
+    for name in (T0, T1):
+        logs.moves.prefer(name, str(second))
+        with SHORTAGE.after(0, first.parent), pytest.raises(ShortageError):
+            create(logs, name)
+        assert create(logs, name).directory.path == second
+
+
 def test_a_deleted_log_that_could_not_be_held_is_held_by_the_next_attempt(
     history: Path, tmp_path: Path
 ):
@@ -194,6 +207,42 @@ def test_a_deleted_log_that_could_not_be_held_is_held_by_the_next_attempt(
         act(machine.logs)
         back = machine.logs.get_or_create(T0, TOPIC_ID, is_new=False)
         assert values(back) == numbered(0, HISTORY)
+
+
+@pytest.mark.parametrize("is_undeleted", [False, True])
+def test_a_log_that_could_not_be_taken_back_is_taken_back_by_the_next_attempt(
+    tmp_path: Path, is_undeleted: bool
+):
+    for opened in range(_MOST_OPENS):
+        place = tmp_path / f"{opened}"
+        machine = Machine(place / "one", place / "two", defaults=COMPACTED)
+        logs = machine.start()
+        try:
+            fill(create(logs), HISTORY)
+            log_of(logs).flush()
+            log_of(logs).note_cleaned(3, 0)
+            logs.checkpoint_recovery_points()
+            logs.checkpoint_cleaned_offsets()
+            logs.checkpoint_high_watermarks({T0: HISTORY})
+            if is_undeleted:
+                logs.delete(T0, deleted_topic=TOPIC_ID)
+            else:
+                logs.set_aside(T0)
+            with SHORTAGE.after(opened, place), suppress(ShortageError):
+                logs.get_or_create(T0, TOPIC_ID, is_new=False)
+            was_met = SHORTAGE.is_met
+            log = logs.get_or_create(T0, TOPIC_ID, is_new=False)
+            assert not logs.failed_directories
+            assert log.stray_high_watermark == (NEVER_STRAY if is_undeleted else HISTORY)
+            assert [values(log), log.first_dirty] == [numbered(0, HISTORY), 0]
+            log = log_of(machine.crash())
+            assert [values(log), log.first_dirty] == [numbered(0, HISTORY), 0]
+        finally:
+            machine.end()
+        if not was_met:
+            assert opened > 0
+            return
+    pytest.fail("it opens more files than expected")
 
 
 def test_a_log_that_cannot_be_set_aside_stays_in_use(history: Path, tmp_path: Path):
