@@ -302,13 +302,14 @@ class LogManager:
         with self._lock:
             home = self._homes.get(topic_partition)
             if home is None:
-                self.moves.cancel(topic_partition)  # the log that it copied is gone
+                if self.moves.is_moving(topic_partition):
+                    self._check_not_offline(topic_partition, is_new=is_new)
+                    self.moves.cancel(topic_partition)  # the log that it copied is gone
                 if self.deleted.settle(topic_partition, topic_id, is_new=is_new):
                     self._undeleted[topic_partition] = topic_id
                 found = self._take_back(topic_partition, topic_id)
                 found = found or self._create(topic_partition, topic_id, is_new, is_in_sync)
-                undeleted = self._undeleted.pop(topic_partition, None)
-                if undeleted is not None and undeleted == topic_id:
+                if topic_id is not None and self._undeleted.pop(topic_partition, None) == topic_id:
                     found.stray_high_watermark = NEVER_STRAY
                 self._suspect_changes += not self.knows_all  # the list of sound logs has changed
                 return found
@@ -411,9 +412,8 @@ class LogManager:
             names = {name for d in self._live() for name in (*d.suspects.names, *d.refused)}
             ends = dict.fromkeys(sorted(names), NO_LOG_END)
             for topic_partition in ends:
-                log = self.get(topic_partition)
-                if log is not None:
-                    with suppress(StorageError):
+                with suppress(StorageError):
+                    if (log := self.get(topic_partition)) is not None:
                         ends[topic_partition] = log.end
             sound = None if self.knows_all else frozenset(set(self.hosted()) - ends.keys())
             return SuspectReplicas(ends, sound)
@@ -421,9 +421,8 @@ class LogManager:
     def is_suspect(self, topic_partition: TopicPartition) -> bool:
         """Whether a replica is known to have lost records, or may have."""
         return self.has_suspects and any(
-            (topic_partition in logs.suspects.names or topic_partition in logs.refused)
-            and not logs.is_offline
-            for logs in self._directories
+            topic_partition in logs.suspects.names or topic_partition in logs.refused
+            for logs in self._live()
         )
 
     def note_lost(
@@ -523,10 +522,8 @@ class LogManager:
 
     def _for_each_live(self, act: Callable[[DirectoryLogs], None]) -> None:
         for logs in self._live():
-            try:
+            with suppress(StorageError):  # the directory has logged it
                 act(logs)
-            except StorageError:
-                continue  # the directory has logged it
 
     def _config_of(self, topic: str) -> LogConfig:
         return self._configs.get(topic, self._defaults)
@@ -534,16 +531,19 @@ class LogManager:
     def _create(
         self, topic_partition: TopicPartition, topic_id: TopicId | None, is_new: bool, in_isr: bool
     ) -> UnifiedLog:
-        live = self._live()
-        if not live or (len(live) < len(self._directories) and not is_new):
-            raise StorageError(f"{topic_partition} may be in a log directory that is offline")
+        self._check_not_offline(topic_partition, is_new=is_new)
         preferred = self.moves.preferred(topic_partition)
-        home = preferred or min(live, key=lambda logs: len(logs.logs))
+        home = preferred or min(self._live(), key=lambda logs: len(logs.logs))
         log = home.create(topic_partition, topic_id, lacks_records=in_isr and not is_new)
         self.moves.on_created(topic_partition)
         self._homes[topic_partition] = home
         self._removed.pop(topic_partition, None)
         return log
+
+    def _check_not_offline(self, topic_partition: TopicPartition, *, is_new: bool) -> None:
+        live = self._live()
+        if not live or (len(live) < len(self._directories) and not is_new):
+            raise StorageError(f"{topic_partition} may be in a log directory that is offline")
 
     def _take_back(
         self, topic_partition: TopicPartition, topic_id: TopicId | None

@@ -812,6 +812,24 @@ def test_a_copy_in_a_directory_that_was_offline_may_be_of_a_log_that_is_there(
     assert values(host.log) == numbered(0, 10)
 
 
+def test_the_copy_of_a_log_whose_disk_failed_is_kept_until_it_can_be_used(two: Machine, host: Host):
+    host.move()
+    while host.future.log_end_offset < 9:
+        host.moves.advance(T0, 0)
+    two.copy()
+    meta = two.directories[0] / "meta.properties"
+    meta.unlink(missing_ok=True)
+    meta.mkdir()  # cannot be read
+    logs = two.start()
+    for _ in range(2):
+        with pytest.raises(StorageError, match="may be in a log directory that is offline"):
+            logs.get_or_create(T0, TOPIC_ID, is_new=False)
+        assert names(two)[1] == ["t-0-future"]
+    two.copy()
+    shutil.rmtree(two.directories[0])
+    assert values(log_of(two.start())) == numbered(0, 9)
+
+
 def test_a_damaged_copy_ends_the_move_at_the_start(two: Machine, host: Host):
     host.move()
     host.moves.advance(T0, 0)
