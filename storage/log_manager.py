@@ -197,13 +197,11 @@ class LogManager:
     def note_seen(self, *, controller_epoch: int = 0, zxid: int = 0, mark: int = 0) -> None:
         """Record durably the newest cluster state seen; ignore values below the recorded ones."""
         with self._lock:
-            known = self._seen
-            seen = SeenOfCluster(*map(max, zip(known, (controller_epoch, zxid, mark), strict=True)))
-            if seen != known:
-                self._seen = seen
-                for logs in self._live():
-                    with suppress(StorageError), logs.directory:  # the directory has logged it
-                        logs.directory.note_seen(seen)
+            seen = zip(self._seen, (controller_epoch, zxid, mark), strict=True)
+            self._seen = SeenOfCluster(*map(max, seen))
+            for logs in self._live():
+                with suppress(StorageError), logs.directory:  # the directory has logged it
+                    logs.directory.note_seen(self._seen)
 
     def _read_seen(self) -> SeenOfCluster:
         notes = [SeenOfCluster()]

@@ -13,7 +13,7 @@ import pytest
 
 from regent.core.errors import ShortageError
 from regent.core.model import TopicPartition
-from regent.core.replica_logs import MAX_TIMESTAMP
+from regent.core.replica_logs import MAX_TIMESTAMP, SeenOfCluster
 from regent.storage.log.unified_log import NEVER_STRAY
 from regent.storage.log_manager import LogManager
 from tests.support.descriptors import SHORTAGE, no_descriptor_left
@@ -253,6 +253,30 @@ def test_a_log_that_cannot_be_set_aside_stays_in_use(history: Path, tmp_path: Pa
         assert values(machine.logs.get_or_create(T0, TOPIC_ID, is_new=False)) == numbered(
             0, HISTORY
         )
+
+
+def test_records_after_a_truncation_are_not_committed_after_a_crash(history: Path, tmp_path: Path):
+    def act(logs: LogManager) -> None:
+        log = log_of(logs)
+        if log.latest_epoch < 2:
+            log.truncate_to(5)
+        fill(log, HISTORY + 1 - log.log_end_offset, leader_epoch=2)
+
+    for machine in attempts(history, tmp_path, act):
+        act(machine.logs)
+        assert machine.crash().checkpointed_high_watermark(T0) == 5
+
+
+def test_what_was_seen_of_the_cluster_is_noted_by_the_next_attempt(two: Machine):
+    logs, (first, second) = two.start(), two.directories
+    logs.note_seen(controller_epoch=1, zxid=7)
+    for directory in (first, second):
+        with SHORTAGE.after(0, directory):
+            logs.note_seen(controller_epoch=2)
+        logs.note_seen(controller_epoch=2)
+        for noted in (first, second):
+            assert "controller.epoch=2" in (noted / "control-plane.properties").read_text()
+    assert two.crash().seen == SeenOfCluster(2, 7)
 
 
 def test_a_flush_without_descriptors_is_done_by_the_next_attempt(history: Path, tmp_path: Path):
