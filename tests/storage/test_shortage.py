@@ -14,7 +14,7 @@ import pytest
 from regent.core.errors import ShortageError
 from regent.core.model import TopicPartition
 from regent.core.replica_logs import MAX_TIMESTAMP, SeenOfCluster
-from regent.storage.log.unified_log import NEVER_STRAY
+from regent.storage.log.unified_log import NEVER_STRAY, UnifiedLog
 from regent.storage.log_manager import LogManager
 from tests.support.descriptors import SHORTAGE, no_descriptor_left
 from tests.support.disk_logs import (
@@ -32,6 +32,7 @@ from tests.support.disk_logs import (
     values,
 )
 from tests.support.record_batches import batch
+from tests.support.transactional_batches import in_transaction
 
 _MOST_OPENS = 60
 COMPACTED = replace(THREE_A_SEGMENT, cleanup_policy="compact")
@@ -338,3 +339,32 @@ def test_a_partly_truncated_log_stays_usable(history: Path, tmp_path: Path, act:
         assert values(log) == whole
         assert log.end.leader_epoch == 5
         assert values(log_of(machine.crash())) == whole
+
+
+def truncate_some(log: UnifiedLog) -> None:
+    log.truncate_to(5)
+
+
+def truncate_all(log: UnifiedLog) -> None:
+    log.truncate_fully_and_start_at(0)
+
+
+@pytest.mark.parametrize("act", [truncate_some, truncate_all])
+def test_an_open_transaction_of_a_partly_truncated_log_stays_unstable(
+    tmp_path: Path, act: Callable[[UnifiedLog], None]
+):
+    for opened in range(_MOST_OPENS):
+        machine = Machine(tmp_path / f"{opened}")
+        log = create(machine.start())
+        fill(log, 1)
+        log.append_as_leader(in_transaction(b"x", producer_id=7, sequence=0), 0)
+        fill(log, HISTORY)
+        with SHORTAGE.after(opened, machine.directories[0]), suppress(ShortageError):
+            act(log)
+        unstable = log.first_unstable_offset(HISTORY)
+        assert unstable in (0, 1) or log.end.log_end_offset == 0
+        machine.end()
+        if not SHORTAGE.is_met:
+            assert opened > 0
+            return
+    pytest.fail("it opens more files than expected")
