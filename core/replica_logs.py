@@ -155,7 +155,11 @@ class PartitionLog(Protocol):
 
     @property
     def latest_epoch(self) -> int:
-        """The newest leader epoch in the log; -1 when there is none."""
+        """The newest leader epoch in the log; -1 when there is none. Raises ``StorageError``.
+
+        It is that of a whole log. Read it before offsets that must fit to it: if a truncation was
+        interrupted, the log is opened again, and they change.
+        """
         ...
 
     def end_offset_for_epoch(self, leader_epoch: int) -> EpochEndOffset:

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Collection, Mapping
 
-from regent.core.errors import BadDataError
+from regent.core.errors import BadDataError, StorageError
 from regent.core.model import TopicPartition
 from regent.storage.checkpoints import (
     CLEANED_OFFSETS,
@@ -102,9 +102,12 @@ class DirectoryCheckpoints:
     def _write_high_watermarks(self) -> None:
         self._has_lowered = False  # first: a log may lower its own before the end
         logs = list(self._logs.values())
-        self._write(
-            HIGH_WATERMARKS, {log.topic_partition: log.checkpointed_high_watermark for log in logs}
-        )
+        high_watermarks = {log.topic_partition: log.checkpointed_high_watermark for log in logs}
+        try:
+            self._write(HIGH_WATERMARKS, high_watermarks)
+        except StorageError:
+            self._has_lowered = True
+            raise
 
     def write_recovery_points(self) -> None:
         """Write the recovery points."""

@@ -222,18 +222,12 @@ class DirectoryLogs:
     ) -> None:
         """Find out which logs may have lost committed records."""
         is_empty = not self.logs and not self.refused
-        noted = self.ends.read()
-        self.suspects.names |= {
-            topic_partition
-            for topic_partition in self.futures.completed
-            if noted is None or noted.of(topic_partition) is None
-        }
         self.suspects.examine(
             FoundLogs(
                 {topic_partition: log.log_end_offset for topic_partition, log in self.logs.items()},
                 {*self.refused, *self.futures.logs},
                 high_watermarks,
-                noted,
+                self.ends.read(),
                 is_clean=was_closed_cleanly,
                 is_new=self.directory.cluster_id is None and is_empty,
                 is_set_back=self.directory.cluster_id is not None
@@ -355,8 +349,8 @@ class DirectoryLogs:
         if stray is None:
             return None
         path = self._path(topic_partition)
-        self.checkpoints.forget_former(topic_partition)
         try:
+            self.checkpoints.forget_former(topic_partition)
             with self.directory:
                 self.ends.add(topic_partition)
                 end_hold(stray)
@@ -367,7 +361,12 @@ class DirectoryLogs:
         with self.directory:
             try:
                 contents, progress = self._load_stray(path, topic_partition)
+                log = self.logs[topic_partition] = self._add(topic_partition, contents, topic_id)
+                self.ends.note(topic_partition, contents.log_end_offset)
+                self.checkpoints.write_cleaned_offsets()
             except ShortageError:
+                self.logs.pop(topic_partition, None)
+                self.ends.remove(topic_partition)
                 path.rename(stray)
                 self.strays.add(stray, topic_id)
                 raise
@@ -377,10 +376,6 @@ class DirectoryLogs:
                 _log.error("%s: cannot use the stray log again: %s", topic_partition, error)
                 return None
             remove_checkpoint(path)
-        log = self.logs[topic_partition] = self._add(topic_partition, contents, topic_id)
-        with self.directory:
-            self.ends.note(topic_partition, contents.log_end_offset)
-        self.checkpoints.write_cleaned_offsets()
         committed = min(progress.high_watermark, contents.log_end_offset)
         log.stray_high_watermark = log.checkpointed_high_watermark = committed
         text = "%s: the stray log is in use again, offsets %d to %d"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from regent.core.errors import ShortageError, StorageError
@@ -40,6 +41,21 @@ def sync(file: int, path: Path) -> None:
         os.fsync(file)
     except OSError as error:
         raise StorageError(f"{path}: {error.strerror or error}") from None
+
+
+@contextmanager
+def synced_afterwards(directory: Path) -> Iterator[None]:
+    """Change names in a directory, then wait until they are on the disk.
+
+    The directory is opened before the change: without a file descriptor nothing is changed. Raises
+    ``OSError``, ``StorageError``.
+    """
+    file = os.open(directory, os.O_RDONLY)
+    try:
+        yield
+        sync(file, directory)
+    finally:
+        os.close(file)
 
 
 def sync_files(*paths: Path) -> None:

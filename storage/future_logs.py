@@ -12,7 +12,7 @@ from pathlib import Path
 
 from regent.core.model import TopicPartition
 from regent.core.protocol.control import TopicId
-from regent.storage.files import sync_path
+from regent.storage.files import synced_afterwards
 from regent.storage.log.log_contents import LogContents
 from regent.storage.log.log_loader import LoadedLog
 from regent.storage.log.unified_log import UnifiedLog
@@ -25,8 +25,8 @@ _log = logging.getLogger(__name__)
 class FutureLogs:
     """Callers that add or remove logs must hold a lock.
 
-    ``found``: the directories that were there at the start. ``completed``: those that became
-    current logs then. ``create`` makes the files of an empty log, ``open_log`` opens a log.
+    ``found``: the directories that were there at the start. ``create`` makes the files of an empty
+    log, ``open_log`` opens a log.
     """
 
     def __init__(
@@ -38,7 +38,6 @@ class FutureLogs:
     ) -> None:
         self.logs: dict[TopicPartition, UnifiedLog] = {}
         self.found: dict[TopicPartition, Path] = {}
-        self.completed: set[TopicPartition] = set()
         self._directory = directory
         self._wall_clock_ms = wall_clock_ms
         self._create = create
@@ -49,11 +48,9 @@ class FutureLogs:
 
         Raises ``StorageError``.
         """
-        with self._directory:
+        with self._directory, synced_afterwards(self._directory.path):
             self.found[topic_partition].rename(self._directory.path / str(topic_partition))
-            sync_path(self._directory.path)
         del self.found[topic_partition]
-        self.completed.add(topic_partition)
 
     def ignore(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """Do not open these future logs, because their current logs are in this directory."""

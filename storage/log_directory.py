@@ -59,6 +59,7 @@ class LogDirectory:
         self._on_failed = on_failed
         self.cluster_id: str | None = None  # that it is bound to
         self.failure = ""  # one line; empty: the directory is live
+        self._seen = SeenOfCluster()  # as its file has it
         self._failure_lock = threading.Lock()
         self._say_shortage_at = 0.0
         self.space = DiskSpace(path)
@@ -193,14 +194,18 @@ class LogDirectory:
         noted = _read_properties(self.seen_file)
         numbers = [noted.get(key, "0") for key in _SEEN_KEYS]
         if all(number.isdecimal() for number in numbers):
-            return SeenOfCluster(*map(int, numbers))
+            self._seen = SeenOfCluster(*map(int, numbers))
+            return self._seen
         _log.warning("ignoring %s: it contains no numbers", self.seen_file)
         return SeenOfCluster()
 
     def note_seen(self, seen: SeenOfCluster) -> None:
-        """Record durably the newest cluster state seen. Raises ``StorageError``."""
+        """Record durably the newest cluster state seen, if it changed. Raises ``StorageError``."""
+        if seen == self._seen:
+            return
         text = "".join(f"{key}={number}\n" for key, number in zip(_SEEN_KEYS, seen, strict=True))
         write_atomically(self.seen_file, text.encode())
+        self._seen = seen
 
     def was_closed_cleanly(self) -> bool:
         """Whether its last user flushed and checkpointed everything."""

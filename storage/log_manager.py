@@ -85,6 +85,7 @@ class LogManager:
         self._lock = threading.RLock()  # guards the set of logs; taken before the lock of a log
         self._homes: dict[TopicPartition, DirectoryLogs] = {}
         self._removed: dict[TopicPartition, None] = {}  # while a directory was offline
+        self._undeleted: dict[TopicPartition, TopicId | None] = {}  # and not in use again yet
         self._scrubber = SegmentScrubber(self._usable_logs, wall_clock_ms, on_records_damaged)
         self.cleaner = LogCleanerManager(
             self._cleanable_logs,
@@ -196,13 +197,11 @@ class LogManager:
     def note_seen(self, *, controller_epoch: int = 0, zxid: int = 0, mark: int = 0) -> None:
         """Record durably the newest cluster state seen; ignore values below the recorded ones."""
         with self._lock:
-            known = self._seen
-            seen = SeenOfCluster(*map(max, zip(known, (controller_epoch, zxid, mark), strict=True)))
-            if seen != known:
-                self._seen = seen
-                for logs in self._live():
-                    with suppress(StorageError), logs.directory:  # the directory has logged it
-                        logs.directory.note_seen(seen)
+            seen = zip(self._seen, (controller_epoch, zxid, mark), strict=True)
+            self._seen = SeenOfCluster(*map(max, seen))
+            for logs in self._live():
+                with suppress(StorageError), logs.directory:  # the directory has logged it
+                    logs.directory.note_seen(self._seen)
 
     def _read_seen(self) -> SeenOfCluster:
         notes = [SeenOfCluster()]
@@ -301,11 +300,14 @@ class LogManager:
         with self._lock:
             home = self._homes.get(topic_partition)
             if home is None:
-                self.moves.cancel(topic_partition)  # the log that it copied is gone
-                goes_on = self.deleted.settle(topic_partition, topic_id, is_new=is_new)
+                if self.moves.is_moving(topic_partition):
+                    self._check_not_offline(topic_partition, is_new=is_new)
+                    self.moves.cancel(topic_partition)  # the log that it copied is gone
+                if self.deleted.settle(topic_partition, topic_id, is_new=is_new):
+                    self._undeleted[topic_partition] = topic_id
                 found = self._take_back(topic_partition, topic_id)
                 found = found or self._create(topic_partition, topic_id, is_new, is_in_sync)
-                if goes_on:
+                if topic_id is not None and self._undeleted.pop(topic_partition, None) == topic_id:
                     found.stray_high_watermark = NEVER_STRAY
                 self._suspect_changes += not self.knows_all  # the list of sound logs has changed
                 return found
@@ -405,26 +407,20 @@ class LogManager:
     def suspects(self) -> SuspectReplicas:
         """Return the replicas that may have lost committed records, with their log ends."""
         with self._lock:
-            topic_partitions = sorted(
-                {
-                    topic_partition
-                    for d in self._live()
-                    for topic_partition in (*d.suspects.names, *d.refused)
-                }
-            )
-            ends = {}
-            for topic_partition in topic_partitions:
-                log = self.get(topic_partition)
-                ends[topic_partition] = NO_LOG_END if log is None else log.end
+            names = {name for d in self._live() for name in (*d.suspects.names, *d.refused)}
+            ends = dict.fromkeys(sorted(names), NO_LOG_END)
+            for topic_partition in ends:
+                with suppress(StorageError):
+                    if (log := self.get(topic_partition)) is not None:
+                        ends[topic_partition] = log.end
             sound = None if self.knows_all else frozenset(set(self.hosted()) - ends.keys())
             return SuspectReplicas(ends, sound)
 
     def is_suspect(self, topic_partition: TopicPartition) -> bool:
         """Whether a replica is known to have lost records, or may have."""
         return self.has_suspects and any(
-            (topic_partition in logs.suspects.names or topic_partition in logs.refused)
-            and not logs.is_offline
-            for logs in self._directories
+            topic_partition in logs.suspects.names or topic_partition in logs.refused
+            for logs in self._live()
         )
 
     def note_lost(
@@ -524,10 +520,8 @@ class LogManager:
 
     def _for_each_live(self, act: Callable[[DirectoryLogs], None]) -> None:
         for logs in self._live():
-            try:
+            with suppress(StorageError):  # the directory has logged it
                 act(logs)
-            except StorageError:
-                continue  # the directory has logged it
 
     def _config_of(self, topic: str) -> LogConfig:
         return self._configs.get(topic, self._defaults)
@@ -535,15 +529,19 @@ class LogManager:
     def _create(
         self, topic_partition: TopicPartition, topic_id: TopicId | None, is_new: bool, in_isr: bool
     ) -> UnifiedLog:
-        live = self._live()
-        if not live or (len(live) < len(self._directories) and not is_new):
-            raise StorageError(f"{topic_partition} may be in a log directory that is offline")
-        preferred = self.moves.take_preferred(topic_partition)
-        home = preferred or min(live, key=lambda logs: len(logs.logs))
+        self._check_not_offline(topic_partition, is_new=is_new)
+        preferred = self.moves.preferred(topic_partition)
+        home = preferred or min(self._live(), key=lambda logs: len(logs.logs))
         log = home.create(topic_partition, topic_id, lacks_records=in_isr and not is_new)
+        self.moves.on_created(topic_partition)
         self._homes[topic_partition] = home
         self._removed.pop(topic_partition, None)
         return log
+
+    def _check_not_offline(self, topic_partition: TopicPartition, *, is_new: bool) -> None:
+        live = self._live()
+        if not live or (len(live) < len(self._directories) and not is_new):
+            raise StorageError(f"{topic_partition} may be in a log directory that is offline")
 
     def _take_back(
         self, topic_partition: TopicPartition, topic_id: TopicId | None

@@ -41,9 +41,9 @@ from regent.core.log_dirs import MovedLog
 from regent.core.model import TopicPartition
 from regent.storage.checkpoints import NEVER_CLEANED
 from regent.storage.directory_logs import DirectoryLogs
-from regent.storage.files import sync_path
+from regent.storage.files import synced_afterwards
 from regent.storage.log.unified_log import UnifiedLog
-from regent.storage.log_names import TO_DELETE, rename_log
+from regent.storage.log_names import TO_DELETE, move_log, out_of_use
 
 _PREFERENCES = 100_000  # replicas that are expected in a directory, at most
 _log = logging.getLogger(__name__)
@@ -78,6 +78,7 @@ class MovesOfLogs:
         for logs in self._directories:
             for topic_partition in sorted(logs.futures.found.keys() - current):
                 try:
+                    _suspect_unless_noted(topic_partition, logs)
                     logs.futures.complete(topic_partition)
                 except ShortageError:
                     raise
@@ -124,10 +125,14 @@ class MovesOfLogs:
                 if len(self._preferred) > _PREFERENCES:
                     del self._preferred[next(iter(self._preferred))]
 
-    def take_preferred(self, topic_partition: TopicPartition) -> DirectoryLogs | None:
-        """Return where to create a log, and forget it; None: there is no preference."""
-        logs = self._preferred.pop(topic_partition, None)
+    def preferred(self, topic_partition: TopicPartition) -> DirectoryLogs | None:
+        """Return where to create a log; None: there is no preference."""
+        logs = self._preferred.get(topic_partition)
         return None if logs is None or logs.is_offline else logs
+
+    def on_created(self, topic_partition: TopicPartition) -> None:
+        """Forget where to create a log."""
+        self._preferred.pop(topic_partition, None)
 
     def begin(self, topic_partition: TopicPartition, path: str) -> None:
         """Create the future log of a log."""
@@ -146,7 +151,11 @@ class MovesOfLogs:
             topic_id = source.topic_id(topic_partition)
             target.futures.create(topic_partition, topic_id, has_gaps=has_gaps)
             if has_gaps:
-                target.checkpoints.write_cleaned_offsets()  # before the copy has gaps
+                try:
+                    target.checkpoints.write_cleaned_offsets()  # before the copy has gaps
+                except StorageError:
+                    self._end(topic_partition, target, "it could not begin")
+                    raise
             text = "%s: moving the log from %s to %s"
             _log.info(text, topic_partition, source.directory.path, target.directory.path)
 
@@ -236,8 +245,9 @@ class MovesOfLogs:
                 if not is_equal or not current.is_usable or not future.is_usable:
                     return False
                 with target.directory:
-                    new.take_over(old)
+                    new.write_what_knows(old)
                 _exchange(topic_partition, source, target)
+                new.take_over(old)  # only now: until then both logs may have to go on
                 current.retire()
                 future.checkpointed_high_watermark = current.checkpointed_high_watermark
                 future.stray_high_watermark = current.stray_high_watermark
@@ -270,6 +280,20 @@ class MovesOfLogs:
             target.futures.remove(topic_partition)
 
 
+def _suspect_unless_noted(topic_partition: TopicPartition, logs: DirectoryLogs) -> None:
+    """Let a future log be suspect before it is used, unless its end was recorded for that.
+
+    First: this start may fail, and the next one finds no future log. Raises ``StorageError``.
+    """
+    with logs.directory:
+        noted = logs.ends.read()
+        if noted is None or noted.of(topic_partition) is None:
+            logs.suspects.load()
+            logs.suspects.names.add(topic_partition)
+            logs.suspects.change()
+            logs.suspects.save()
+
+
 def _exchange(
     topic_partition: TopicPartition, source: DirectoryLogs, target: DirectoryLogs
 ) -> None:
@@ -282,31 +306,36 @@ def _exchange(
         target.suspects.names.add(topic_partition)
         target.suspects.change()
         target.save_suspects()
-    moved = _put_away(topic_partition, source)
+    moved = source.logs[topic_partition].path.with_name(out_of_use(topic_partition, TO_DELETE))
     try:
+        _put_away(topic_partition, source, moved)
         _promote(topic_partition, target)
     except StorageError:
-        _take_back(topic_partition, source, moved)
+        _take_back(topic_partition, source, target, moved)
         raise
     if is_suspect:
         source.suspects.names.discard(topic_partition)
         source.suspects.change()
 
 
-def _put_away(topic_partition: TopicPartition, source: DirectoryLogs) -> Path | None:
+def _put_away(topic_partition: TopicPartition, source: DirectoryLogs, moved: Path) -> None:
     """Rename a current log as deleted, and wait until that is on the disk."""
     path = source.logs[topic_partition].path
-    with source.directory:
+    with source.directory, synced_afterwards(source.directory.path):
         source.ends.remove(topic_partition)
-        moved = rename_log(path, topic_partition, TO_DELETE, source.now_ms())
-        sync_path(source.directory.path)
-    return moved
+        with suppress(FileNotFoundError):
+            move_log(path, moved, source.now_ms())
 
 
-def _take_back(topic_partition: TopicPartition, source: DirectoryLogs, moved: Path | None) -> None:
+def _take_back(
+    topic_partition: TopicPartition, source: DirectoryLogs, target: DirectoryLogs, moved: Path
+) -> None:
+    """Undo an exchange that failed, however far it came."""
     log = source.logs[topic_partition]
+    with suppress(StorageError), target.directory:
+        target.ends.remove(topic_partition)
     with source.directory:
-        if moved is not None:
+        with suppress(FileNotFoundError):
             moved.rename(log.path)
         source.ends.add(topic_partition)
         source.ends.note(topic_partition, log.log_end_offset)
@@ -321,9 +350,9 @@ def _promote(topic_partition: TopicPartition, target: DirectoryLogs) -> None:
     future: UnifiedLog = target.futures.logs[topic_partition]
     path = target.directory.path / str(topic_partition)
     with target.directory:
-        future.path.rename(path)
         try:
-            sync_path(target.directory.path)
+            with synced_afterwards(target.directory.path):
+                future.path.rename(path)
         except StorageError:
             with suppress(OSError):
                 path.rename(future.path)

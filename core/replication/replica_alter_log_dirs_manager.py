@@ -181,7 +181,7 @@ def cut_back(future: MovableLog, current: MovableLog) -> None:
         future.truncate_fully_and_start_at(start)
     future.advance_log_start_offset(start)
     while future.log_end_offset > start:
-        end, epoch = future.log_end_offset, future.latest_epoch
+        epoch, end = future.latest_epoch, future.log_end_offset  # in this sequence
         theirs = current.end_offset_for_epoch(epoch)
         if theirs == NO_EPOCH_END_OFFSET:  # the current log lost its latest epochs, or has none
             theirs = EpochEndOffset(current.latest_epoch, current.log_end_offset)

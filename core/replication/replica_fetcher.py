@@ -117,7 +117,8 @@ class ReplicaFetcher:
         request = followed.request(self._template, broker_epoch, now_ms)
         unreadable, self._unreadable = self._unreadable, {}
         for topic_partition, error in unreadable.items():
-            self._partitions.fail(topic_partition, error)
+            if self._partitions.fail(topic_partition, error) is FOR_NOW:
+                followed.back_off(topic_partition, now_ms, self._backoff_ms)
         return request
 
     def delay_ms(self, leader: BrokerId, now_ms: int) -> int | None:
@@ -128,11 +129,12 @@ class ReplicaFetcher:
     def _position(self, partition: Partition) -> FetchPartition | None:
         topic_partition, log = partition.topic_partition, partition.local_log
         try:
+            latest_epoch = log.latest_epoch  # before the offsets
             return FetchPartition(
                 topic_partition.partition,
                 partition.leader_epoch,
                 log.log_end_offset,
-                log.latest_epoch,
+                latest_epoch,
                 log.log_start_offset,
                 self._partition_max_bytes,
             )
@@ -287,9 +289,11 @@ def _size(answer: FetchedPartition | None) -> int:
 
 
 def _is_expected(partition: Partition, row: FetchPartition) -> bool:
-    """Whether a replica is unchanged since it sent the fetch."""
-    end = partition.local_log.log_end_offset
-    return (row.current_leader_epoch, row.fetch_offset) == (partition.leader_epoch, end)
+    """Whether a replica is unchanged since it sent the fetch. Raises ``StorageError``."""
+    log = partition.local_log
+    epochs = partition.leader_epoch, log.latest_epoch  # before the offset
+    expected = row.current_leader_epoch, row.last_fetched_epoch
+    return epochs == expected and log.log_end_offset == row.fetch_offset
 
 
 class _Append:

@@ -401,15 +401,19 @@ class LogContents:
                     break
             return segment.transactions
 
-    def take_over(self, current: LogContents) -> None:
-        """Take over what a log with the same records knows beside them.
+    def write_what_knows(self, current: LogContents) -> None:
+        """Write what a log with the same records knows beside them.
 
-        That is leader epochs without records, and producers whose records were deleted.
+        That is leader epochs without records, and producers whose records were deleted. Both logs
+        may go on: ``take_over`` is for when the other one does not.
         """
         self.epochs.copy_from(current.epochs)
         self.epochs.save()
+        self.producers.take_snapshot(self.log_end_offset, current.producers)
+
+    def take_over(self, current: LogContents) -> None:
+        """Take over the producers of a log that is not used from now on."""
         self.producers.copy_from(current.producers)
-        self.producers.take_snapshot(self.log_end_offset)
 
     def move_to(self, path: Path) -> None:
         """Note that the directory of the log was renamed."""

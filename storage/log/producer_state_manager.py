@@ -309,6 +309,8 @@ class ProducerStateManager:
         """Take over all producers of another log, which is not used from now on."""
         self._producers = other._producers
         self._transactions = other._transactions
+        self._verifications = other._verifications
+        self._verification_count = other._verification_count
 
     def remove_expired(self, now_ms: int, expiration_ms: int) -> None:
         """Remove producers that wrote nothing for ``expiration_ms`` and have no transaction."""
@@ -363,13 +365,14 @@ class ProducerStateManager:
             return known
         return None
 
-    def take_snapshot(self, offset: int) -> None:
-        """Write the state after all batches below ``offset``.
+    def take_snapshot(self, offset: int, of: ProducerStateManager | None = None) -> None:
+        """Write the state after all batches below ``offset``; ``of``: that of another log.
 
         Do not wait for the disk: the CRC reveals a snapshot that a power failure damaged, and an
         older one is used then. Raises ``StorageError``.
         """
-        write_atomically(self._path(offset), _encode(self._producers), is_synced=False)
+        producers = self._producers if of is None else of._producers
+        write_atomically(self._path(offset), _encode(producers), is_synced=False)
 
     def snapshot_offsets(self) -> list[int]:
         """Return the offsets of all snapshots, in order. Raises ``StorageError``."""

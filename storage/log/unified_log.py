@@ -123,10 +123,10 @@ class UnifiedLog:
 
     @property
     def end(self) -> LogEnd:
-        """The log end offset, and the leader epoch of the last record."""
-        with self._lock:
-            end = self._contents.log_end_offset
-            return LogEnd(self._contents.epochs.epoch_for(end - 1), end)
+        """The log end offset, and the leader epoch of the last record. Raises ``StorageError``."""
+        with self.exclusively() as contents:
+            end = contents.log_end_offset
+            return LogEnd(contents.epochs.epoch_for(end - 1), end)
 
     @property
     def recovery_point(self) -> int:
@@ -170,9 +170,9 @@ class UnifiedLog:
 
     @property
     def latest_epoch(self) -> int:
-        """The newest leader epoch in the log; -1 if there is none."""
-        with self._lock:
-            return self._contents.epochs.latest_epoch
+        """The newest leader epoch in the log; -1 if there is none. Raises ``StorageError``."""
+        with self.exclusively() as contents:
+            return contents.epochs.latest_epoch
 
     def end_offset_for_epoch(self, leader_epoch: int) -> EpochEndOffset:
         """Return the newest epoch up to ``leader_epoch`` and where it ends."""
@@ -227,9 +227,8 @@ class UnifiedLog:
             duplicate = contents.check(records, batches, origin, guard)
             if duplicate is not None:
                 time_ms = duplicate.timestamp if config.stamps_append_time else NO_TIMESTAMP
-                return AppendedRecords(
-                    duplicate.first_offset, duplicate.last_offset, time_ms, is_duplicate=True
-                )
+                first, last = duplicate.first_offset, duplicate.last_offset
+                return AppendedRecords(first, last, time_ms, is_duplicate=True)
             self.directory.space.check(origin)
             buffer = writable(records)
             time_ms = now_ms if config.stamps_append_time else NO_TIMESTAMP
@@ -253,8 +252,7 @@ class UnifiedLog:
         with self.exclusively() as contents:
             check_leader_epoch(leader_epoch, self._leader_epoch)
             end = contents.log_end_offset
-            is_empty = end == contents.log_start_offset
-            batches = batches_of_leader(records, end, may_overlap=is_empty)
+            batches = batches_of_leader(records, end, may_overlap=end == contents.log_start_offset)
             if not batches:
                 return
             now_ms = self._wall_clock_ms()
@@ -318,6 +316,8 @@ class UnifiedLog:
     def first_unstable_offset(self, high_watermark: int) -> int | None:
         """Return the first offset of a transaction that may still end either way; None: none."""
         with self._lock:
+            if self._is_half_cut:
+                return 0  # it is unknown until the log is whole
             return self._contents.producers.first_unstable_offset(high_watermark)
 
     def aborted_transactions(
@@ -456,8 +456,10 @@ class UnifiedLog:
 
     @contextmanager
     def locked(self) -> Iterator[LogContents]:
-        """Hold the lock only: errors inside are not attributed to this log."""
+        """Hold the lock of a whole log: errors inside are not its own. Raises ``StorageError``."""
         with self._lock:
+            with self.exclusively():
+                pass  # if a truncation was interrupted, the log is opened again
             yield self._contents
 
     def move_to(self, path: Path) -> None:

@@ -19,7 +19,7 @@ from regent.core.errors import BadDataError, ShortageError, StorageError
 from regent.core.model import TopicPartition
 from regent.core.protocol.control import TopicId
 from regent.storage.checkpoints import parse_numbers, read_rows, read_topic_id, write_rows
-from regent.storage.files import sync_path
+from regent.storage.files import sync_path, synced_afterwards
 from regent.storage.log_names import STRAY, is_moved, is_name_of
 
 STRAY_KEPT_MS = 24 * 60 * 60 * 1000
@@ -155,8 +155,8 @@ def end_hold(path: Path) -> None:
     Raises ``OSError``.
     """
     if is_held(path):
-        (path / _HELD).unlink()
-        sync_path(path)
+        with synced_afterwards(path):
+            (path / _HELD).unlink()
 
 
 def read_checkpoint(path: Path) -> StrayLogCheckpoint:

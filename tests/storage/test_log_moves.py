@@ -53,6 +53,7 @@ from tests.support.disk_logs import (
 )
 from tests.support.durable_files import DurableFiles
 from tests.support.led_partitions import lead
+from tests.support.transactional_batches import in_transaction
 from tests.support.world import live_broker
 
 ALIVE = live_broker(BROKER)
@@ -271,6 +272,15 @@ def test_configurations_apply_to_the_copy(host: Host):
     host.finish()
     assert host.log.config == config
     assert len(list(host.log.path.glob("*.log"))) == 1
+
+
+def test_a_transaction_may_begin_in_the_copy_if_its_verification_began_before(host: Host):
+    data = in_transaction(b"x", producer_id=7, sequence=0)
+    guard = host.log.begin_verification(data)
+    host.move()
+    host.finish()
+    host.log.append_as_leader(data, 0, guard=guard)
+    assert host.log.log_end_offset == 11
 
 
 # --- truncations ---
@@ -612,8 +622,8 @@ EXCHANGE_STEPS: list[tuple[Any, str]] = [
     (LogEndOffsetFile, "add"),
     (LogEndOffsetFile, "note"),
     (LogEndOffsetFile, "remove"),
-    (log_moves, "rename_log"),
-    (log_moves, "sync_path"),
+    (log_moves, "move_log"),
+    (log_moves, "_promote"),
     (UnifiedLog, "move_to"),
     (UnifiedLog, "retire"),
 ]
@@ -706,7 +716,7 @@ def test_a_log_that_was_killed_between_two_names_is_not_suspect(
     host.logs.save_suspects()
     host.move()
     with monkeypatch.context() as patch:
-        patch.setattr(log_moves, "sync_path", Died.now)
+        patch.setattr(log_moves, "_promote", Died.now)
         with pytest.raises(Died):
             host.finish()
     assert names(two) == [["t-0-delete"], ["t-0-future"]]
@@ -800,6 +810,24 @@ def test_a_copy_in_a_directory_that_was_offline_may_be_of_a_log_that_is_there(
     host = Host(two, two.start())
     host.finish()
     assert values(host.log) == numbered(0, 10)
+
+
+def test_the_copy_of_a_log_whose_disk_failed_is_kept_until_it_can_be_used(two: Machine, host: Host):
+    host.move()
+    while host.future.log_end_offset < 9:
+        host.moves.advance(T0, 0)
+    two.copy()
+    meta = two.directories[0] / "meta.properties"
+    meta.unlink(missing_ok=True)
+    meta.mkdir()  # cannot be read
+    logs = two.start()
+    for _ in range(2):
+        with pytest.raises(StorageError, match="may be in a log directory that is offline"):
+            logs.get_or_create(T0, TOPIC_ID, is_new=False)
+        assert names(two)[1] == ["t-0-future"]
+    two.copy()
+    shutil.rmtree(two.directories[0])
+    assert values(log_of(two.start())) == numbered(0, 9)
 
 
 def test_a_damaged_copy_ends_the_move_at_the_start(two: Machine, host: Host):

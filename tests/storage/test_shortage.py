@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -12,13 +13,15 @@ import pytest
 
 from regent.core.errors import ShortageError
 from regent.core.model import TopicPartition
-from regent.core.replica_logs import MAX_TIMESTAMP
+from regent.core.replica_logs import MAX_TIMESTAMP, SeenOfCluster
+from regent.storage.log.unified_log import NEVER_STRAY, UnifiedLog
 from regent.storage.log_manager import LogManager
 from tests.support.descriptors import SHORTAGE, no_descriptor_left
 from tests.support.disk_logs import (
     OTHER_ID,
     T0,
     T1,
+    THREE_A_SEGMENT,
     TOPIC_ID,
     U0,
     Machine,
@@ -29,8 +32,10 @@ from tests.support.disk_logs import (
     values,
 )
 from tests.support.record_batches import batch
+from tests.support.transactional_batches import in_transaction
 
 _MOST_OPENS = 60
+COMPACTED = replace(THREE_A_SEGMENT, cleanup_policy="compact")
 Act: TypeAlias = Callable[[LogManager], None]
 
 HISTORY = 8  # batches, three in a segment
@@ -182,6 +187,15 @@ def test_a_log_that_could_not_be_created_is_created_by_the_next_attempt(
         assert after.topic_id == topic_id
 
 
+def test_the_next_attempt_creates_a_log_in_the_directory_that_was_asked_for(two: Machine):
+    logs, (first, second) = two.start(), two.directories
+    for name in (T0, T1):
+        logs.moves.prefer(name, str(second))
+        with SHORTAGE.after(0, first.parent), pytest.raises(ShortageError):
+            create(logs, name)
+        assert create(logs, name).directory.path == second
+
+
 def test_a_deleted_log_that_could_not_be_held_is_held_by_the_next_attempt(
     history: Path, tmp_path: Path
 ):
@@ -196,6 +210,42 @@ def test_a_deleted_log_that_could_not_be_held_is_held_by_the_next_attempt(
         assert values(back) == numbered(0, HISTORY)
 
 
+@pytest.mark.parametrize("is_undeleted", [False, True])
+def test_a_log_that_could_not_be_taken_back_is_taken_back_by_the_next_attempt(
+    tmp_path: Path, is_undeleted: bool
+):
+    for opened in range(_MOST_OPENS):
+        place = tmp_path / f"{opened}"
+        machine = Machine(place / "one", place / "two", defaults=COMPACTED)
+        logs = machine.start()
+        try:
+            fill(create(logs), HISTORY)
+            log_of(logs).flush()
+            log_of(logs).note_cleaned(3, 0)
+            logs.checkpoint_recovery_points()
+            logs.checkpoint_cleaned_offsets()
+            logs.checkpoint_high_watermarks({T0: HISTORY})
+            if is_undeleted:
+                logs.delete(T0, deleted_topic=TOPIC_ID)
+            else:
+                logs.set_aside(T0)
+            with SHORTAGE.after(opened, place), suppress(ShortageError):
+                logs.get_or_create(T0, TOPIC_ID, is_new=False)
+            was_met = SHORTAGE.is_met
+            log = logs.get_or_create(T0, TOPIC_ID, is_new=False)
+            assert not logs.failed_directories
+            assert log.stray_high_watermark == (NEVER_STRAY if is_undeleted else HISTORY)
+            assert [values(log), log.first_dirty] == [numbered(0, HISTORY), 0]
+            log = log_of(machine.crash())
+            assert [values(log), log.first_dirty] == [numbered(0, HISTORY), 0]
+        finally:
+            machine.end()
+        if not was_met:
+            assert opened > 0
+            return
+    pytest.fail("it opens more files than expected")
+
+
 def test_a_log_that_cannot_be_set_aside_stays_in_use(history: Path, tmp_path: Path):
     for machine in attempts(history, tmp_path, lambda logs: logs.set_aside(T0)):
         if machine.logs.get(T0) is not None:
@@ -204,6 +254,30 @@ def test_a_log_that_cannot_be_set_aside_stays_in_use(history: Path, tmp_path: Pa
         assert values(machine.logs.get_or_create(T0, TOPIC_ID, is_new=False)) == numbered(
             0, HISTORY
         )
+
+
+def test_records_after_a_truncation_are_not_committed_after_a_crash(history: Path, tmp_path: Path):
+    def act(logs: LogManager) -> None:
+        log = log_of(logs)
+        if log.latest_epoch < 2:
+            log.truncate_to(5)
+        fill(log, HISTORY + 1 - log.log_end_offset, leader_epoch=2)
+
+    for machine in attempts(history, tmp_path, act):
+        act(machine.logs)
+        assert machine.crash().checkpointed_high_watermark(T0) == 5
+
+
+def test_what_was_seen_of_the_cluster_is_noted_by_the_next_attempt(two: Machine):
+    logs, (first, second) = two.start(), two.directories
+    logs.note_seen(controller_epoch=1, zxid=7)
+    for directory in (first, second):
+        with SHORTAGE.after(0, directory):
+            logs.note_seen(controller_epoch=2)
+        logs.note_seen(controller_epoch=2)
+        for noted in (first, second):
+            assert "controller.epoch=2" in (noted / "control-plane.properties").read_text()
+    assert two.crash().seen == SeenOfCluster(2, 7)
 
 
 def test_a_flush_without_descriptors_is_done_by_the_next_attempt(history: Path, tmp_path: Path):
@@ -265,3 +339,32 @@ def test_a_partly_truncated_log_stays_usable(history: Path, tmp_path: Path, act:
         assert values(log) == whole
         assert log.end.leader_epoch == 5
         assert values(log_of(machine.crash())) == whole
+
+
+def truncate_some(log: UnifiedLog) -> None:
+    log.truncate_to(5)
+
+
+def truncate_all(log: UnifiedLog) -> None:
+    log.truncate_fully_and_start_at(0)
+
+
+@pytest.mark.parametrize("act", [truncate_some, truncate_all])
+def test_an_open_transaction_of_a_partly_truncated_log_stays_unstable(
+    tmp_path: Path, act: Callable[[UnifiedLog], None]
+):
+    for opened in range(_MOST_OPENS):
+        machine = Machine(tmp_path / f"{opened}")
+        log = create(machine.start())
+        fill(log, 1)
+        log.append_as_leader(in_transaction(b"x", producer_id=7, sequence=0), 0)
+        fill(log, HISTORY)
+        with SHORTAGE.after(opened, machine.directories[0]), suppress(ShortageError):
+            act(log)
+        unstable = log.first_unstable_offset(HISTORY)
+        assert unstable in (0, 1) or log.end.log_end_offset == 0
+        machine.end()
+        if not SHORTAGE.is_met:
+            assert opened > 0
+            return
+    pytest.fail("it opens more files than expected")

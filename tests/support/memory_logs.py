@@ -143,6 +143,7 @@ class MemoryLog:
     @property
     def latest_epoch(self) -> int:
         """The newest leader epoch in the log; -1 if there is none."""
+        self._check_readable()
         return self.epochs[-1][0] if self.epochs else NO_EPOCH
 
     def end_offset_for_epoch(self, leader_epoch: int) -> EpochEndOffset:
