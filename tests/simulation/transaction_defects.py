@@ -173,14 +173,16 @@ def aborted_transactions_not_told() -> Any:
 
 def positions_counted_before_the_marker() -> Any:
     """A position counts as soon as its record is replicated."""
-    put_transactional = GroupOffsets.put_transactional
+    commit = GroupOffsets.commit
 
-    def and_count(self: GroupOffsets, producer_id: int, offsets: Any, record_offset: int) -> None:
-        put_transactional(self, producer_id, offsets, record_offset)
-        for name, value in offsets.items():
+    def and_count(
+        self: GroupOffsets, offsets: Any, record_offset: int, producer_id: int | None = None
+    ) -> None:
+        commit(self, offsets, record_offset, producer_id)
+        for name, value in offsets.items() if producer_id is not None else ():
             self.put(name, CommittedOffset(record_offset, value, record_offset))
 
-    return patch.object(GroupOffsets, "put_transactional", and_count)
+    return patch.object(GroupOffsets, "commit", and_count)
 
 
 def positions_of_aborted_transactions_counted() -> Any:

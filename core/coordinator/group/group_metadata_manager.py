@@ -328,22 +328,15 @@ class GroupMetadataManager:
             respond(refused)
             return
         offsets, producer = group.offsets, request.producer
-        if producer is None:
-            offsets.stage(fitting)
-        else:
-            offsets.stage_transactional(producer.producer_id, fitting)
+        producer_id = None if producer is None else producer.producer_id
+        offsets.stage(fitting, producer_id)
 
         def answered(error: Errors, record_offset: int) -> None:
-            if producer is None and error is Errors.NONE:
-                offsets.commit(fitting, record_offset)
-            elif producer is None:
-                offsets.fail(fitting)
-            elif error is Errors.NONE:
-                offsets.put_transactional(producer.producer_id, fitting, record_offset)
-            else:
-                offsets.fail_transactional(producer.producer_id, fitting)
             if error is Errors.NONE:
+                offsets.commit(fitting, record_offset, producer_id)
                 self.commits += len(fitting)
+            else:
+                offsets.fail(fitting, producer_id)
             respond(dict.fromkeys(fitting, _COMMIT_ERRORS.get(error, error)) | refused)
 
         records = [
@@ -362,7 +355,7 @@ class GroupMetadataManager:
         if self._owned.problem(partition) is Errors.COORDINATOR_LOAD_IN_PROGRESS:
             return Errors.COORDINATOR_LOAD_IN_PROGRESS
         for group in self.groups.values():
-            if group.partition == partition and producer_id in group.offsets.transactional:
+            if group.partition == partition:
                 group.offsets.complete_transaction(producer_id, marker_offset, is_commit=is_commit)
         return Errors.NONE
 
