@@ -111,15 +111,12 @@ class _StagedBatch:
 
 def begin_verification(
     replica_manager: ReplicaManager, topic_partition: TopicPartition, producer: VerifiedProducer
-) -> int | None:
-    """Begin to verify that a partition is part of a producer's transaction; return the guard.
-
-    None: this broker does not lead the partition.
-    """
+) -> int:
+    """Begin to verify that a partition is part of a producer's transaction; return the guard."""
     batch = build_batch(
         (), 0, producer_id=producer.producer_id, producer_epoch=producer.producer_epoch
     )
-    return replica_manager.begin_verifications({topic_partition: batch}).get(topic_partition)
+    return replica_manager.begin_verifications({topic_partition: batch})[topic_partition]
 
 
 class CoordinatorLog(Generic[L]):
