@@ -22,7 +22,6 @@ from regent.core.coordinator.transaction.transaction_metadata import (
     TxnTransitMetadata,
 )
 from regent.core.coordinator.transaction.transaction_state_manager import (
-    OWNERSHIP_ERRORS,
     TransactionStateManager,
 )
 from regent.core.errors import Errors
@@ -176,6 +175,10 @@ class TransactionMarkerManager:
     def _is_current(self, pending: PendingCompleteTxn) -> bool:
         return self._pending.get(pending.metadata.transactional_id) is pending
 
+    def _is_owned(self, pending: PendingCompleteTxn) -> bool:
+        """Whether this broker is the coordinator, in the epoch in which it was decided."""
+        return self._states.problem(pending.metadata, pending.coordinator_epoch) is Errors.NONE
+
     def _complete_if_all_know(self, pending: PendingCompleteTxn) -> None:
         """Write the end of a transaction, exactly once (KAFKA-9777, KAFKA-10080)."""
         if not pending.metadata.topic_partitions and self._is_current(pending):
@@ -184,8 +187,8 @@ class TransactionMarkerManager:
 
     def _append(self, pending: PendingCompleteTxn) -> None:
         def appended(error: Errors) -> None:
-            if error is not Errors.NONE and error not in OWNERSHIP_ERRORS:
-                self._appends.append(pending)
+            if error is not Errors.NONE and self._is_owned(pending):
+                self._appends.append(pending)  # else a later term goes on with the work
 
         self._states.append(
             pending.metadata, pending.coordinator_epoch, pending.transit, appended, is_retried=True
@@ -221,7 +224,7 @@ class TransactionMarkerManager:
         pending, metadata = entry.pending, entry.pending.metadata
         if not self._is_current(pending):
             return
-        is_over = self._states.problem(metadata, pending.coordinator_epoch) is not Errors.NONE
+        is_over = not self._is_owned(pending)
         refused: dict[TopicPartition, Errors] = {}
         for topic_partition in () if is_over else entry.marker.partitions:
             error = errors.get(topic_partition, Errors.NETWORK_EXCEPTION)

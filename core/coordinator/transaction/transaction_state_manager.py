@@ -51,8 +51,6 @@ _APPEND_ERRORS: Final[Mapping[Errors, Errors]] = {
     Errors.MESSAGE_TOO_LARGE: Errors.UNKNOWN_SERVER_ERROR,
     Errors.RECORD_LIST_TOO_LARGE: Errors.UNKNOWN_SERVER_ERROR,
 }
-OWNERSHIP_ERRORS: Final = frozenset({Errors.NOT_COORDINATOR, Errors.COORDINATOR_LOAD_IN_PROGRESS})
-"""Another coordinator, or a later term of this one, goes on with the work."""
 
 
 @dataclass(frozen=True)
@@ -208,15 +206,14 @@ class TransactionStateManager:
         """Write a transition, then complete it.
 
         If it fails, it is not pending any more, except with ``is_retried``: then the caller will
-        append it again, if this broker is still the coordinator.
+        append it again, while this broker is the coordinator (``problem`` says it; the error of an
+        append does not: a log that lacks descriptors answers as one that is led elsewhere).
         """
 
         def appended(error: Errors) -> None:
             if error is Errors.NONE:
                 metadata.complete_transition_to(transit)
-            elif self.problem(metadata, coordinator_epoch) is Errors.NONE and (
-                not is_retried or error in OWNERSHIP_ERRORS
-            ):
+            elif not is_retried and self.problem(metadata, coordinator_epoch) is Errors.NONE:
                 metadata.pending_state = None
             respond(error)
 
