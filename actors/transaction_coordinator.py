@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from regent.actors.coordinator import (
-    NEVER_REFUSED,
     CoordinatorActor,
     PartitionsKnown,
     TimersDue,
 )
-from regent.actors.inbox import Overflow
 from regent.actors.producer_id_manager import ProducerIdManager
 from regent.actors.scheduler import RepeatingTimer, Scheduler, monotonic_ms
 from regent.actors.transaction_coordinator_log import TransactionCoordinatorLog
@@ -78,13 +76,10 @@ class ExpireIds:
 
 
 _Own: TypeAlias = MarkersAnswered | ProducerIdsTaken | LeadersChanged | AbortTimedOut | ExpireIds
-_NEVER_REFUSED: Final = (*NEVER_REFUSED, MarkersAnswered, ProducerIdsTaken)
 
 
 class TransactionCoordinatorActor(CoordinatorActor):
     """Handles the requests of transactional producers, one after the other."""
-
-    overflow = Overflow(lambda message: isinstance(message, _NEVER_REFUSED))
 
     def __init__(
         self,

@@ -8,9 +8,9 @@ from queue import Empty
 
 import pytest
 
-from regent.actors.coordinator import PartitionsDeleted
+from regent.actors.coordinator import PartitionsDeleted, PartitionsKnown
 from regent.actors.coordinator_log import Appended, Flush, Loaded
-from regent.actors.group_coordinator import GroupCoordinatorActor
+from regent.actors.group_coordinator import ExpireOffsets, GroupCoordinatorActor
 from regent.actors.group_coordinator_log import GroupCoordinatorLog
 from regent.actors.inbox import inbox_of
 from regent.actors.runtime import stop_actor
@@ -21,6 +21,7 @@ from regent.core.model import TopicPartition
 from regent.core.protocol.coordinator import CoordinatorRequest, Question
 from regent.core.protocol.groups import (
     CommitOffsets,
+    FetchOffsets,
     JoinGroup,
     OffsetAndMetadata,
     SupportedProtocol,
@@ -170,6 +171,31 @@ def test_requests_beyond_the_limit_of_unanswered_ones_are_refused(
     refused = {ORDERS_0: Errors.COORDINATOR_NOT_AVAILABLE}
     assert answers[2].get(timeout=TIMEOUT_S) == refused
     assert [list(answer.queue) for answer in answers[:2]] == [[], []]
+
+
+def test_a_full_inbox_refuses_only_requests(undo: ExitStack, monkeypatch: pytest.MonkeyPatch):
+    """Nobody would repeat the others."""
+    monkeypatch.setattr(GroupCoordinatorActor, "inbox_limit", 3)
+    groups = LedGroups(undo)
+    groups.ask(committing(1))
+    busy, may_go_on = threading.Event(), threading.Event()
+    undo.callback(may_go_on.set)
+
+    def wait(_error: Errors, _offset: int) -> None:
+        busy.set()
+        assert may_go_on.wait(TIMEOUT_S)
+
+    groups.actor.tell(Appended(Errors.NONE, 7, [(0, wait)]))
+    assert busy.wait(TIMEOUT_S)
+    waiting = [groups.send(FetchOffsets("g", None)) for _ in range(3)]
+    refused = groups.positions("g")
+    for message in (PartitionsDeleted([ORDERS_0]), PartitionsKnown(), ExpireOffsets()):
+        groups.actor.tell(message)
+    may_go_on.set()
+    for answer in waiting:
+        assert answer.get(timeout=TIMEOUT_S).error_code is Errors.NONE
+    assert refused.error_code is Errors.COORDINATOR_NOT_AVAILABLE
+    assert offsets(groups) == {}
 
 
 def test_positions_in_deleted_topics_are_forgotten(undo: ExitStack):
