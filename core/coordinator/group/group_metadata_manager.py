@@ -49,6 +49,8 @@ ACKS_ALL: Final = -1
 _CLASSIC: Final = "classic"
 """The type of all groups; KIP-848 has another."""
 ACKS_NONE: Final = 0
+_NOTHING_LATER: Final = 2**63 - 1
+"""Stands for the offset of a tombstone that need not be written: no record follows it."""
 
 Respond = Callable[[Errors], None]
 RespondToAppend = Callable[[Errors, int], None]
@@ -451,6 +453,8 @@ class GroupMetadataManager:
 
         def appended(error: Errors, tombstone_offset: int) -> None:
             if error is Errors.NONE:
+                if is_whole:
+                    group.offsets.remove_transactional(tombstone_offset)
                 group.offsets.remove(removed, tombstone_offset)
                 is_as_before = group.state is EMPTY and group.generation_id == generation_id
                 if goes and is_as_before and group.offsets.has_only(()):
@@ -458,12 +462,10 @@ class GroupMetadataManager:
                     self.groups.pop(group.group_id, None)
             respond(_COMMIT_ERRORS.get(error, error))
 
-        if is_whole:
-            group.offsets.transactional.clear()
         if records:
             self._append(group, records, appended, acks=acks)
         else:
-            appended(Errors.NONE, -1)
+            appended(Errors.NONE, _NOTHING_LATER)
 
     def on_partitions_deleted(self, partitions: Collection[TopicPartition]) -> None:
         """Topics are gone: forget the positions of all groups in them."""

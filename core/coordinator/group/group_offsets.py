@@ -169,6 +169,14 @@ class GroupOffsets:
             if any(topic_partition in offsets for offsets in self.transactional.values()):
                 self._deleted_at[topic_partition] = tombstone_offset
 
+    def remove_transactional(self, tombstone_offset: int) -> None:
+        """Forget the positions of open transactions, unless their records are later."""
+        for producer_id, offsets in list(self.transactional.items()):
+            later = {tp: row for tp, row in offsets.items() if row.record_offset > tombstone_offset}
+            self.transactional[producer_id] = later
+            if not later:
+                del self.transactional[producer_id]
+
     def forget(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
         """Forget everything about partitions that were deleted; return those that counted."""
         counted = [tp for tp in partitions if self.committed.pop(tp, None) is not None]

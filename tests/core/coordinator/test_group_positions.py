@@ -388,6 +388,42 @@ def test_only_a_group_without_members_is_deleted_with_its_positions():
     assert committed(broker) == {}
 
 
+def test_a_deletion_that_was_not_written_keeps_the_positions_of_open_transactions():
+    broker = leading()
+    commit(broker, {T0: 5})
+    commit(broker, {T1: 6}, PRODUCER)
+    broker.replicate()
+    answers = broker.ask(DeleteGroup("g"))
+    _, respond = broker.log.appends[-1]
+    respond(Errors.NOT_ENOUGH_REPLICAS, -1)
+    assert answers == [Errors.COORDINATOR_NOT_AVAILABLE]
+    end(broker, PRODUCER, 9, is_commit=True)
+    assert committed(broker) == {"t-0": 5, "t-1": 6}
+
+
+def test_positions_whose_records_follow_the_deletion_of_their_group_are_kept():
+    broker = leading()
+    commit(broker, {T0: 5})
+    commit(broker, {T0: 6}, PRODUCER)
+    broker.replicate()
+    deleted = broker.ask(DeleteGroup("g"))
+    answers = commit(broker, {T1: 7}, PRODUCER)
+    (_, delete), (_, write) = broker.log.appends[-2:]
+    write(Errors.NONE, 21)
+    delete(Errors.NONE, 20)
+    assert (deleted, answers) == ([Errors.NONE], [{T1: Errors.NONE}])
+    end(broker, PRODUCER, 29, is_commit=True)
+    assert committed(broker) == {"t-1": 7}
+
+
+def test_a_group_that_has_only_positions_of_open_transactions_is_deleted():
+    broker = leading()
+    commit(broker, {T1: 6}, PRODUCER)
+    broker.replicate()
+    assert broker.ask(DeleteGroup("g")) == [Errors.NONE]
+    assert "g" not in broker.coordinator.manager.groups
+
+
 def test_positions_of_partitions_that_were_deleted_are_forgotten_wherever_they_are():
     broker = leading()
     commit(broker, {T0: 5, U0: 6})
