@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from regent.actors.coordinator import (
     PartitionsKnown,
     TimersDue,
 )
+from regent.actors.inbox import Reply
 from regent.actors.producer_id_manager import ProducerIdManager
 from regent.actors.scheduler import RepeatingTimer, Scheduler, monotonic_ms
 from regent.actors.transaction_coordinator_log import TransactionCoordinatorLog
@@ -28,6 +30,8 @@ from regent.core.coordinator.transaction.transaction_state_manager import (
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.transactions import TxnMarker, TxnMarkerResult
 from regent.core.replication.replica_manager import ReplicaManager
+
+log = logging.getLogger(__name__)
 
 _RETRY_BACKOFF_MS: Final = 100
 """How long a marker that was refused, or has no leader, waits for the next attempt."""
@@ -146,10 +150,15 @@ class TransactionCoordinatorActor(CoordinatorActor):
     def send(self, broker_id: BrokerId, markers: Sequence[TxnMarker]) -> None:
         """See ``MarkerSender.send``."""
 
-        def respond(results: Sequence[TxnMarkerResult] | None) -> None:
+        def answered(results: Any) -> None:
             self.tell_self(MarkersAnswered(broker_id, results))
 
-        self._send_markers(broker_id, markers, respond)
+        reply = Reply.of(answered)
+        try:
+            self._send_markers(broker_id, markers, reply.set)
+        except Exception:  # the queue of the broker waits for the answer
+            log.exception("%s cannot send markers to broker %d", self.name, broker_id)
+            reply.set(None)
 
     def answer(self, request: Any, respond: Callable[[Any], None]) -> None:
         """See ``CoordinatorActor.answer``."""

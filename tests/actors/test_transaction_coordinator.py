@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from queue import Empty, Queue
@@ -82,6 +83,28 @@ def test_a_marker_that_is_refused_is_sent_again(undo: ExitStack):
         led.target.written.get(timeout=TIMEOUT_S)
     led.target.error = Errors.NONE
     led.wait_for("CompleteCommit")
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_a_marker_whose_sending_fails_is_sent_again(
+    is_answered: bool, undo: ExitStack, monkeypatch: pytest.MonkeyPatch
+):
+    led = LedTransactions(undo)
+    producer = led.init()
+    write, calls = led.target.write_markers, itertools.count()
+
+    def fail_once(markers: Sequence[TxnMarker], respond: Callable[..., None]) -> None:
+        is_first = not next(calls)
+        if is_answered or not is_first:
+            write(markers, respond)
+        if is_first:
+            raise RuntimeError("no thread can be started")
+
+    monkeypatch.setattr(led.target, "write_markers", fail_once)
+    for _ in range(2):
+        led.begin(producer)
+        assert led.end(producer, is_commit=True) is Errors.NONE
+        led.wait_for("CompleteCommit")
 
 
 def test_a_second_producer_aborts_the_transaction_of_the_first_and_fences_it(undo: ExitStack):
