@@ -4,7 +4,9 @@ A decision that is in the log is carried out: a marker is sent to the leader of 
 again and again until it is written. When all partitions have theirs, the end of the transaction is
 written to the log. Each broker gets one request at a time, with the markers of all transactions
 that wait for it. What is sent belongs to one coordinator epoch: in a later one, loading the log
-begins it anew. Mirrors ``kafka.coordinator.transaction.TransactionMarkerChannelManager`` and
+begins it anew. A marker has the present leader epoch, which grows also while the leadership lasts:
+another broker may have led, and have sent markers, without this one having heard of it. Mirrors
+``kafka.coordinator.transaction.TransactionMarkerChannelManager`` and
 ``TransactionMarkerRequestCompletionHandler``.
 """
 
@@ -41,9 +43,10 @@ _WRITTEN: Final = frozenset(
         Errors.UNSUPPORTED_VERSION,
     }
 )
-_FENCED: Final = frozenset({Errors.INVALID_PRODUCER_EPOCH, Errors.TRANSACTION_COORDINATOR_FENCED})
-_EXPECTED: Final = _FENCED.union(
+_EXPECTED: Final = frozenset(
     {
+        Errors.INVALID_PRODUCER_EPOCH,
+        Errors.TRANSACTION_COORDINATOR_FENCED,
         Errors.UNKNOWN_TOPIC_OR_PARTITION,
         Errors.NOT_LEADER_OR_FOLLOWER,
         Errors.NOT_ENOUGH_REPLICAS,
@@ -83,13 +86,13 @@ class PendingCompleteTxn:
     transit: TxnTransitMetadata
     missing_since_ms: dict[TopicPartition, int] = field(default_factory=dict)
 
-    def marker(self, partitions: Iterable[TopicPartition]) -> TxnMarker:
+    def marker(self, leader_epoch: int, partitions: Iterable[TopicPartition]) -> TxnMarker:
         """Return the marker for some of its partitions."""
         return TxnMarker(
             self.transit.producer_id,
             self.transit.producer_epoch,
             self.transit.state is COMPLETE_COMMIT,
-            self.coordinator_epoch,
+            leader_epoch,
             tuple(partitions),
         )
 
@@ -234,13 +237,14 @@ class TransactionMarkerManager:
                 refused[topic_partition] = error
         if refused:
             self._log_refusal(metadata, refused)
-        if not _FENCED.isdisjoint(refused.values()):
-            is_over = True  # a newer producer or coordinator ends the transaction
+        if Errors.INVALID_PRODUCER_EPOCH in refused.values():
+            is_over = True  # a newer producer ends the transaction
         if is_over:
             del self._pending[metadata.transactional_id]
             return
         if refused:
-            self._waiting.append(_Entry(pending, pending.marker(refused)))
+            # A coordinator that is fenced hears of the end of its leadership, or of a later epoch.
+            self._waiting.append(self._entry(pending, refused))
         self._complete_if_all_know(pending)
 
     def _log_refusal(
@@ -269,11 +273,15 @@ class TransactionMarkerManager:
             )
         for leader, rows in by_leader.items():
             for first in range(0, len(rows), _PARTITIONS_OF_A_MARKER):
-                marker = pending.marker(rows[first : first + _PARTITIONS_OF_A_MARKER])
+                entry = self._entry(pending, rows[first : first + _PARTITIONS_OF_A_MARKER])
                 if leader == NO_LEADER:
-                    self._waiting.append(_Entry(pending, marker))
+                    self._waiting.append(entry)
                 else:
-                    self._queues.setdefault(leader, deque()).append(_Entry(pending, marker))
+                    self._queues.setdefault(leader, deque()).append(entry)
+
+    def _entry(self, pending: PendingCompleteTxn, partitions: Iterable[TopicPartition]) -> _Entry:
+        leader_epoch = self._states.leader_epoch(pending.metadata)
+        return _Entry(pending, pending.marker(leader_epoch, partitions))
 
     def _is_gone(self, pending: PendingCompleteTxn, topic_partition: TopicPartition) -> bool:
         """Whether a partition is deleted. The metadata of a new one may still be on their way.

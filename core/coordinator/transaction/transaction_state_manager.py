@@ -190,6 +190,10 @@ class TransactionStateManager:
         is_same = found == EpochAndMetadata(coordinator_epoch, metadata)
         return Errors.NONE if is_same else Errors.NOT_COORDINATOR
 
+    def leader_epoch(self, metadata: TransactionMetadata) -> int:
+        """Return the present leader epoch of the partition of a transactional id."""
+        return self._owned.leader_epoch(self._partition_of(metadata.transactional_id))
+
     def is_valid_timeout(self, transaction_timeout_ms: int) -> bool:
         """Whether a transaction may take so long."""
         return 0 < transaction_timeout_ms <= self._config.transaction_max_timeout_ms

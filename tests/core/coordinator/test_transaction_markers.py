@@ -202,10 +202,41 @@ def test_a_partition_that_is_known_to_be_deleted_needs_no_marker():
     assert not desk.coordinator.markers.needs_retry
 
 
-def test_a_fenced_coordinator_gives_up():
+def test_a_fenced_coordinator_gives_up_when_its_leadership_ends():
     desk = Desk(T0)
     desk.commit()
     desk.answer(Errors.TRANSACTION_COORDINATOR_FENCED)
+    assert desk.coordinator.markers.needs_retry
+    desk.coordinator.on_resigned(0, 1)
+    desk.coordinator.markers.retry()
+    assert not desk.sent
+    assert not desk.coordinator.markers.pending
+    assert not desk.coordinator.markers.needs_retry
+
+
+@pytest.mark.parametrize("is_told_first", [True, False])
+def test_a_coordinator_that_never_heard_of_the_one_between_its_elections_goes_on(
+    is_told_first: bool,
+):
+    """Another broker has led in epoch 1 and has sent the marker; its own leadership never ended."""
+    desk = Desk(T0)
+    desk.commit()
+    if is_told_first:
+        desk.coordinator.on_elected(0, 2, 0)
+    desk.answer(Errors.TRANSACTION_COORDINATOR_FENCED)
+    if not is_told_first:
+        desk.coordinator.on_elected(0, 2, 0)
+    desk.coordinator.markers.retry()
+    ((_, (marker,)),) = desk.sent
+    assert marker.coordinator_epoch == 2
+    desk.answer()
+    assert desk.state() == "CompleteCommit"
+
+
+def test_a_producer_with_a_newer_epoch_ends_the_transaction_itself():
+    desk = Desk(T0)
+    desk.commit()
+    desk.answer(Errors.INVALID_PRODUCER_EPOCH)
     assert not desk.coordinator.markers.pending
     assert not desk.coordinator.markers.needs_retry
 
