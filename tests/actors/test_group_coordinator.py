@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import itertools
 import queue
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from queue import Empty
+from typing import Any
 
 import pytest
 
@@ -30,6 +32,7 @@ from regent.core.protocol.groups import (
 )
 from regent.core.protocol.messages.groups import JoinGroupResponse
 from regent.core.replication.all_partitions import LogRead
+from regent.core.replication.delayed_operation import DelayedOperation
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.testing.waits import eventually
@@ -340,6 +343,39 @@ def test_a_partition_that_is_not_led_is_not_loaded(undo: ExitStack):
     with pytest.raises(AssertionError):
         desk.load()
     assert desk.messages == [Loaded(0, 0, None)]
+
+
+def test_a_partition_counts_as_not_read_if_no_thread_can_be_started(
+    undo: ExitStack, monkeypatch: pytest.MonkeyPatch
+):
+    """Then it is read again after some time."""
+    desk = LogDesk(LedGroups(undo))
+
+    def fail(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", fail)
+        desk.log.load(0, 0)
+    assert desk.messages == [Loaded(0, 0, None)]
+    assert desk.load() == {}
+
+
+def test_an_append_that_fails_does_not_take_others_with_it(undo: ExitStack):
+    class FailsOnce(ReplicaManager):
+        """The first append fails."""
+
+        def append_in_term(self, *args: Any, **kwargs: Any) -> DelayedOperation | None:
+            if next(appends):
+                return super().append_in_term(*args, **kwargs)
+            raise ValueError("a defect")
+
+    appends = itertools.count()
+    desk = LogDesk(LedGroups(undo, manager=lambda *parts: FailsOnce(BROKER, *parts)))
+    desk.log.append(0, 0, [Record(OffsetKey("g", ORDERS_0), None)], lambda *_: None, acks=0)
+    with pytest.raises(ValueError, match="a defect"):
+        desk.append(1)
+    assert [header.record_count for header in desk.headers()] == [1]
 
 
 def test_a_request_that_fails_does_not_take_others_with_it(undo: ExitStack):

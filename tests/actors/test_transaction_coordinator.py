@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -10,6 +11,7 @@ from queue import Empty, Queue
 
 import pytest
 
+from regent.actors.producer_id_manager import ProducerIdManager
 from regent.core.errors import Errors, SessionExpiredError
 from regent.core.model import TopicPartition
 from regent.core.protocol.control import (
@@ -142,6 +144,25 @@ def test_without_zookeeper_there_are_no_producer_ids_and_clients_ask_again(undo:
 
     led = LedTransactions(undo, take_block=take_block)
     assert led.init() == (5, 0)
+
+
+def test_producer_ids_are_taken_again_after_no_thread_could_be_started(
+    undo: ExitStack, monkeypatch: pytest.MonkeyPatch
+):
+    taken: Queue[range | None] = Queue()
+    producer_ids = ProducerIdManager(lambda: range(7, 9), taken.put)
+    undo.callback(producer_ids.stop)
+
+    def fail(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", fail)
+        with pytest.raises(RuntimeError):
+            producer_ids.prefetch()
+    producer_ids.prefetch()
+    producer_ids.add(taken.get(timeout=TIMEOUT_S))
+    assert producer_ids.next_id() == 7
 
 
 def test_positions_take_effect_when_the_transaction_is_complete(undo: ExitStack):
