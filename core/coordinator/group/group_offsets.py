@@ -129,7 +129,7 @@ class GroupOffsets:
             is_deleted = self._deleted_at.get(topic_partition, -1) > marker_offset
             if is_commit and not is_deleted:
                 self.put(topic_partition, committed._replace(counts_from=marker_offset))
-        if not self.transactional:
+        if not self.transactional and self._staged.keys() <= {None}:
             self._deleted_at.clear()
 
     # --- reading and removing ---
@@ -166,7 +166,7 @@ class GroupOffsets:
             committed = self.committed.get(topic_partition)
             if committed is not None and committed.counts_from < tombstone_offset:
                 del self.committed[topic_partition]
-            if any(topic_partition in offsets for offsets in self.transactional.values()):
+            if self.is_unstable(topic_partition):
                 self._deleted_at[topic_partition] = tombstone_offset
 
     def remove_transactional(self, tombstone_offset: int) -> None:

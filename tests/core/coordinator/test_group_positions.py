@@ -416,6 +416,20 @@ def test_positions_whose_records_follow_the_deletion_of_their_group_are_kept():
     assert committed(broker) == {"t-1": 7}
 
 
+def test_a_deletion_holds_for_a_transaction_that_ended_before_it_and_is_told_later():
+    broker = leading()
+    commit(broker, {T0: 5})
+    broker.replicate()
+    commit(broker, {T0: 6}, PRODUCER)
+    broker.ask(DeleteOffsets("g", (T0,)))
+    (_, write), (_, delete) = broker.log.appends[-2:]
+    delete(Errors.NONE, 20)
+    end(broker, OTHER, 14, is_commit=True)
+    write(Errors.NONE, 10)
+    end(broker, PRODUCER, 15, is_commit=True)
+    assert committed(broker) == {}
+
+
 def test_a_group_that_has_only_positions_of_open_transactions_is_deleted():
     broker = leading()
     commit(broker, {T1: 6}, PRODUCER)
