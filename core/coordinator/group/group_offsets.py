@@ -180,8 +180,10 @@ class GroupOffsets:
     def forget(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
         """Forget everything about partitions that were deleted; return those that counted."""
         counted = [tp for tp in partitions if self.committed.pop(tp, None) is not None]
-        for offsets in (*self._staged.values(), *self.transactional.values()):
-            for topic_partition in partitions:
+        for topic_partition in partitions:
+            for staged in self._staged.values():
+                staged.pop(topic_partition, None)
+            for offsets in self.transactional.values():
                 offsets.pop(topic_partition, None)
         self._staged = {p: staged for p, staged in self._staged.items() if staged}
         self.transactional = {p: offsets for p, offsets in self.transactional.items() if offsets}
