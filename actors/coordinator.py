@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from pykka import ActorDeadError, ActorRef
 
@@ -57,14 +57,14 @@ class TimersDue:
     """A timer of the coordinator is due."""
 
 
-NEVER_REFUSED: Final = (LeadershipsChanged, PartitionsKnown, TimersDue, Flush, Appended, Loaded)
-"""Messages that a full inbox takes, too: there are only so many of them."""
-
-
 class CoordinatorActor(RegentActor):
-    """Handles the requests of one coordinator, one after the other."""
+    """Handles the requests of one coordinator, one after the other.
 
-    overflow = Overflow(lambda message: isinstance(message, NEVER_REFUSED))
+    A full inbox refuses requests, which clients repeat. It takes all other messages: nobody repeats
+    them, and there are only so many of them.
+    """
+
+    overflow = Overflow(lambda message: not isinstance(message, Questions))
 
     def __init__(
         self,

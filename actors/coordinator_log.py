@@ -12,6 +12,7 @@ import time
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
@@ -111,15 +112,12 @@ class _StagedBatch:
 
 def begin_verification(
     replica_manager: ReplicaManager, topic_partition: TopicPartition, producer: VerifiedProducer
-) -> int | None:
-    """Begin to verify that a partition is part of a producer's transaction; return the guard.
-
-    None: this broker does not lead the partition.
-    """
+) -> int:
+    """Begin to verify that a partition is part of a producer's transaction; return the guard."""
     batch = build_batch(
         (), 0, producer_id=producer.producer_id, producer_epoch=producer.producer_epoch
     )
-    return replica_manager.begin_verifications({topic_partition: batch}).get(topic_partition)
+    return replica_manager.begin_verifications({topic_partition: batch})[topic_partition]
 
 
 class CoordinatorLog(Generic[L]):
@@ -186,9 +184,9 @@ class CoordinatorLog(Generic[L]):
     def flush(self) -> None:
         """Append what was staged."""
         staged, self._staged = self._staged, {}
-        for of_partition in staged.values():
-            for batch in of_partition:
-                self._append(batch)
+        with ExitStack() as calls:  # all of them, also if one fails
+            for batch in reversed([batch for rows in staged.values() for batch in rows]):
+                calls.callback(self._append, batch)
 
     def _append(self, batch: _StagedBatch) -> None:
         target = batch.target
@@ -236,7 +234,11 @@ class CoordinatorLog(Generic[L]):
 
     def load(self, partition: int, term: int) -> None:
         """Begin to read a partition; ``Loaded`` is told at the end."""
-        self._loader.submit(self._load, partition, term)
+        try:
+            self._loader.submit(self._load, partition, term)
+        except RuntimeError as error:  # no thread can be started, or this one stops
+            log.error("%s-%d cannot be loaded: %s", self._topic, partition, error)
+            self._tell(Loaded(partition, term, None))
 
     def _load(self, partition: int, term: int) -> None:
         began = time.monotonic()

@@ -48,8 +48,8 @@ class ProducerIdManager:
     def prefetch(self) -> None:
         """Begin to take a block, if few ids are left."""
         if len(self._ids) < _PREFETCH_BELOW and not self._is_taking:
-            self._is_taking = True
             self._executor.submit(self._take)
+            self._is_taking = True  # not before: perhaps no thread can be started
 
     def add(self, block: range | None) -> None:
         """Add a block; None: it could not be taken, and is taken when the next id is wanted."""

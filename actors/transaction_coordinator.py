@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from regent.actors.coordinator import (
-    NEVER_REFUSED,
     CoordinatorActor,
     PartitionsKnown,
     TimersDue,
 )
-from regent.actors.inbox import Overflow
+from regent.actors.inbox import Reply
 from regent.actors.producer_id_manager import ProducerIdManager
 from regent.actors.scheduler import RepeatingTimer, Scheduler, monotonic_ms
 from regent.actors.transaction_coordinator_log import TransactionCoordinatorLog
@@ -30,6 +30,8 @@ from regent.core.coordinator.transaction.transaction_state_manager import (
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.transactions import TxnMarker, TxnMarkerResult
 from regent.core.replication.replica_manager import ReplicaManager
+
+log = logging.getLogger(__name__)
 
 _RETRY_BACKOFF_MS: Final = 100
 """How long a marker that was refused, or has no leader, waits for the next attempt."""
@@ -78,13 +80,10 @@ class ExpireIds:
 
 
 _Own: TypeAlias = MarkersAnswered | ProducerIdsTaken | LeadersChanged | AbortTimedOut | ExpireIds
-_NEVER_REFUSED: Final = (*NEVER_REFUSED, MarkersAnswered, ProducerIdsTaken)
 
 
 class TransactionCoordinatorActor(CoordinatorActor):
     """Handles the requests of transactional producers, one after the other."""
-
-    overflow = Overflow(lambda message: isinstance(message, _NEVER_REFUSED))
 
     def __init__(
         self,
@@ -151,10 +150,15 @@ class TransactionCoordinatorActor(CoordinatorActor):
     def send(self, broker_id: BrokerId, markers: Sequence[TxnMarker]) -> None:
         """See ``MarkerSender.send``."""
 
-        def respond(results: Sequence[TxnMarkerResult] | None) -> None:
+        def answered(results: Any) -> None:
             self.tell_self(MarkersAnswered(broker_id, results))
 
-        self._send_markers(broker_id, markers, respond)
+        reply = Reply.of(answered)
+        try:
+            self._send_markers(broker_id, markers, reply.set)
+        except Exception:  # the queue of the broker waits for the answer
+            log.exception("%s cannot send markers to broker %d", self.name, broker_id)
+            reply.set(None)
 
     def answer(self, request: Any, respond: Callable[[Any], None]) -> None:
         """See ``CoordinatorActor.answer``."""

@@ -18,7 +18,6 @@ from regent.actors.coordinator import (
     PartitionsDeleted,
     PartitionsKnown,
 )
-from regent.actors.inbox import InboxFullError
 from regent.actors.inter_broker_senders import InterBrokerSenders, OpenChannel
 from regent.actors.runtime import launch, stop_actor
 from regent.actors.scheduler import Scheduler
@@ -174,7 +173,7 @@ class BrokerTransactionService:
         self, message: LeadershipsChanged | PartitionsKnown | PartitionsDeleted | LeadersChanged
     ) -> None:
         if self._actor is not None:
-            with suppress(ActorDeadError, InboxFullError):
+            with suppress(ActorDeadError):
                 self._actor.tell(message)
 
     # --- other brokers ---

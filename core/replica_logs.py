@@ -24,6 +24,8 @@ MAX_TIMESTAMP = -3
 EARLIEST_LOCAL_TIMESTAMP = -4
 LATEST_TIERED_TIMESTAMP = -5
 NO_VERIFICATION = 0
+NOT_VERIFIED = -1
+"""Stands for a guard if a batch should have been verified and was not: it is not appended."""
 
 
 class EpochEndOffset(NamedTuple):

@@ -27,7 +27,7 @@ from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.client import ACKS_NONE, ProducedPartition, RecordError, RecordRules
 from regent.core.protocol.transactions import TransactionToVerify, TransactionVerifier
 from regent.core.records import RecordBytes
-from regent.core.replica_logs import NO_VERIFICATION
+from regent.core.replica_logs import NO_VERIFICATION, NOT_VERIFIED
 from regent.core.replication.delayed_operation import DelayedOperation
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.produce import OF_CLIENT, AppendRules
@@ -120,7 +120,7 @@ class ProduceTarget(Protocol):
     def begin_verifications(
         self, batches: Mapping[TopicPartition, RecordBytes]
     ) -> Mapping[TopicPartition, int]:
-        """Return guards of transactional batches; ``NO_VERIFICATION``: append without asking."""
+        """Return guards of transactional batches, see ``ReplicaManager``."""
         ...
 
     def record_rules(self, topic_partition: TopicPartition) -> RecordRules:
@@ -266,7 +266,7 @@ class _Produce:
             return self._check_elsewhere(asked, refused, accepted, rules)
         refused.update(_invalid(accepted, rules, None)[0])
         guards = self._begin_verifications(asked, _without(accepted, refused))
-        if any(guards.values()):
+        if _to_verify(guards):
             return self._check_elsewhere(asked, refused, accepted, None)
         return self._append(asked, refused, accepted, guards)
 
@@ -288,8 +288,9 @@ class _Produce:
             if earlier:
                 await self._wait(asyncio.ensure_future(asyncio.wait(earlier)), size)
             guards = self._begin_verifications(asked, _without(records, refused))
-            if any(guards.values()):
-                verified = self._verify(asked, records, guards)
+            partitions = _to_verify(guards)
+            if partitions:
+                verified = self._verify(asked, records, partitions)
                 unverified = await self._wait(asyncio.ensure_future(verified), size)
                 refused.update(unverified)
             answered = self._append(asked, refused, records, guards)
@@ -310,12 +311,11 @@ class _Produce:
         self,
         asked: _ProduceRequest,
         records: Mapping[TopicPartition, memoryview],
-        guards: Mapping[TopicPartition, int],
+        partitions: tuple[TopicPartition, ...],
     ) -> Mapping[TopicPartition, ProducedPartition]:
         """Return the partitions that are not part of the transaction, or may not be."""
         assert self._verifier is not None
         assert asked.transactional_id is not None
-        partitions = tuple(name for name, guard in guards.items() if guard != NO_VERIFICATION)
         first = read_header(records[partitions[0]])
         reply: AwaitedReply[Mapping[TopicPartition, Errors]] = self._replies.new()
         self._verifier.verify(
@@ -476,6 +476,12 @@ def _header_of(data: memoryview) -> BatchHeader | None:
 
 def _is_transactional(header: BatchHeader | None) -> TypeGuard[BatchHeader]:
     return header is not None and header.is_transactional
+
+
+def _to_verify(guards: Mapping[TopicPartition, int]) -> tuple[TopicPartition, ...]:
+    """Return the partitions to ask about; those that are not led are refused without it."""
+    unasked = NO_VERIFICATION, NOT_VERIFIED
+    return tuple(name for name, guard in guards.items() if guard not in unasked)
 
 
 def _not_verified(error: Errors, version: int) -> ProducedPartition:

@@ -37,11 +37,9 @@ from regent.transport.kafka.replies import AwaitedReply, Replies
 
 _FIRST_WITH_LOADING: Final = 2  # KAFKA-7296
 _FIRST_WITH_ABORTABLE: Final = 4  # KIP-890
-_NOT_LED: Final = -1  # no log gives this guard: nothing is appended if a leadership begins now
 
-
-BeginVerification: TypeAlias = Callable[[TopicPartition, VerifiedProducer], int | None]
-"""Returns the guard of the verification of a partition; None: this broker does not lead it."""
+BeginVerification: TypeAlias = Callable[[TopicPartition, VerifiedProducer], int]
+"""Returns the guard of the verification of a partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +113,7 @@ class TxnOffsetCommitHandler:
         """Return the guard of the verification; None: nothing is verified."""
         if self.verifier is None or not group_id:
             return None
-        guard = self.begin_verification(self._partition_of(group_id), producer)
-        return _NOT_LED if guard is None else guard
+        return self.begin_verification(self._partition_of(group_id), producer)
 
     def _partition_of(self, group_id: str) -> TopicPartition:
         return TopicPartition(self.group_partitions.topic, self.group_partitions.of(group_id))

@@ -26,6 +26,10 @@ class OwnedPartitions:
         """Return the term of an owned partition; None: it is not owned."""
         return self._terms.get(partition)
 
+    def leader_epoch(self, partition: int) -> int:
+        """Return the present leader epoch of a partition that this broker leads, else -1."""
+        return self._epochs.get(partition, -1)
+
     def problem(self, partition: int) -> Errors:
         """Return why requests for a partition cannot be answered; NONE: they can."""
         if partition in self._loading:
@@ -38,7 +42,7 @@ class OwnedPartitions:
         ``epoch``: its leader epoch, which may be greater than ``term``: it grows also while the
         leader stays.
         """
-        if epoch < self._epochs.get(partition, -1):
+        if epoch < self.leader_epoch(partition):
             return False
         self._epochs[partition] = epoch
         if term in (self._terms.get(partition), self._loading.get(partition)):
@@ -67,7 +71,7 @@ class OwnedPartitions:
 
         ``epoch`` None: its replica was deleted. A topic that is created again has lower epochs.
         """
-        if epoch is not None and epoch < self._epochs.get(partition, -1):
+        if epoch is not None and epoch < self.leader_epoch(partition):
             return False
         # It is not told when a replica that does not lead is deleted: forget the epoch here.
         self._epochs.pop(partition, None)

@@ -22,7 +22,7 @@ from regent.core.protocol.client import (
     RecordRules,
 )
 from regent.core.records import RecordBytes
-from regent.core.replica_logs import AppendOrigin, PartitionLog
+from regent.core.replica_logs import NOT_VERIFIED, AppendOrigin, PartitionLog
 from regent.core.replication.all_partitions import AllPartitions
 from regent.core.replication.broker_topic_stats import ResponseErrors
 from regent.core.replication.delayed_operation import (
@@ -201,9 +201,11 @@ class Produce:
 
     def _leader_or_error(self, topic_partition: TopicPartition) -> Partition | Errors:
         partition = self._partitions.leader_or_error(topic_partition)
-        if isinstance(partition, Errors) or self._term in (None, partition.leading_since):
+        if isinstance(partition, Errors):
             return partition
-        return Errors.NOT_LEADER_OR_FOLLOWER
+        is_verified = self._guards.get(topic_partition) != NOT_VERIFIED
+        is_same_term = self._term in (None, partition.leading_since)
+        return partition if is_verified and is_same_term else Errors.NOT_LEADER_OR_FOLLOWER
 
     def _append(self, partition: Partition, batches: RecordBytes, now_ms: int) -> ProducedPartition:
         """Append to one partition; a duplicate gets the outcome of its original.
@@ -290,8 +292,8 @@ def _refused(partition: Partition, error_code: Errors, message: str = "") -> Pro
 def begin_verifications(
     partitions: AllPartitions, batches: Mapping[TopicPartition, RecordBytes]
 ) -> Mapping[TopicPartition, int]:
-    """Return the guards of batches that may be part of transactions."""
-    guards: dict[TopicPartition, int] = {}
+    """Return the guards of batches that may be part of transactions; see ``ReplicaManager``."""
+    guards = dict.fromkeys(batches, NOT_VERIFIED)
     for topic_partition, batch in batches.items():
         partition = partitions.leader_or_error(topic_partition)
         if isinstance(partition, Errors):

@@ -304,8 +304,8 @@ class ReplicaManager:
     ) -> Mapping[TopicPartition, int]:
         """Begin to verify that batches are part of transactions (KIP-890); return guards.
 
-        ``NO_VERIFICATION``: the transaction is open already. Partitions that this broker does not
-        lead are left out: they are refused later.
+        ``NO_VERIFICATION``: the transaction is open already. ``NOT_VERIFIED``: this broker does
+        not lead the partition. The batch is refused later, also if a leadership begins meanwhile.
         """
         with self._lock:
             return begin_verifications(self._partitions, batches)

@@ -1,16 +1,18 @@
 from __future__ import annotations
 
+import itertools
 import queue
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from queue import Empty
+from typing import Any
 
 import pytest
 
-from regent.actors.coordinator import PartitionsDeleted
+from regent.actors.coordinator import PartitionsDeleted, PartitionsKnown
 from regent.actors.coordinator_log import Appended, Flush, Loaded
-from regent.actors.group_coordinator import GroupCoordinatorActor
+from regent.actors.group_coordinator import ExpireOffsets, GroupCoordinatorActor
 from regent.actors.group_coordinator_log import GroupCoordinatorLog
 from regent.actors.inbox import inbox_of
 from regent.actors.runtime import stop_actor
@@ -21,6 +23,7 @@ from regent.core.model import TopicPartition
 from regent.core.protocol.coordinator import CoordinatorRequest, Question
 from regent.core.protocol.groups import (
     CommitOffsets,
+    FetchOffsets,
     JoinGroup,
     OffsetAndMetadata,
     SupportedProtocol,
@@ -29,6 +32,7 @@ from regent.core.protocol.groups import (
 )
 from regent.core.protocol.messages.groups import JoinGroupResponse
 from regent.core.replication.all_partitions import LogRead
+from regent.core.replication.delayed_operation import DelayedOperation
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.testing.waits import eventually
@@ -170,6 +174,31 @@ def test_requests_beyond_the_limit_of_unanswered_ones_are_refused(
     refused = {ORDERS_0: Errors.COORDINATOR_NOT_AVAILABLE}
     assert answers[2].get(timeout=TIMEOUT_S) == refused
     assert [list(answer.queue) for answer in answers[:2]] == [[], []]
+
+
+def test_a_full_inbox_refuses_only_requests(undo: ExitStack, monkeypatch: pytest.MonkeyPatch):
+    """Nobody would repeat the others."""
+    monkeypatch.setattr(GroupCoordinatorActor, "inbox_limit", 3)
+    groups = LedGroups(undo)
+    groups.ask(committing(1))
+    busy, may_go_on = threading.Event(), threading.Event()
+    undo.callback(may_go_on.set)
+
+    def wait(_error: Errors, _offset: int) -> None:
+        busy.set()
+        assert may_go_on.wait(TIMEOUT_S)
+
+    groups.actor.tell(Appended(Errors.NONE, 7, [(0, wait)]))
+    assert busy.wait(TIMEOUT_S)
+    waiting = [groups.send(FetchOffsets("g", None)) for _ in range(3)]
+    refused = groups.positions("g")
+    for message in (PartitionsDeleted([ORDERS_0]), PartitionsKnown(), ExpireOffsets()):
+        groups.actor.tell(message)
+    may_go_on.set()
+    for answer in waiting:
+        assert answer.get(timeout=TIMEOUT_S).error_code is Errors.NONE
+    assert refused.error_code is Errors.COORDINATOR_NOT_AVAILABLE
+    assert offsets(groups) == {}
 
 
 def test_positions_in_deleted_topics_are_forgotten(undo: ExitStack):
@@ -314,6 +343,39 @@ def test_a_partition_that_is_not_led_is_not_loaded(undo: ExitStack):
     with pytest.raises(AssertionError):
         desk.load()
     assert desk.messages == [Loaded(0, 0, None)]
+
+
+def test_a_partition_counts_as_not_read_if_no_thread_can_be_started(
+    undo: ExitStack, monkeypatch: pytest.MonkeyPatch
+):
+    """Then it is read again after some time."""
+    desk = LogDesk(LedGroups(undo))
+
+    def fail(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", fail)
+        desk.log.load(0, 0)
+    assert desk.messages == [Loaded(0, 0, None)]
+    assert desk.load() == {}
+
+
+def test_an_append_that_fails_does_not_take_others_with_it(undo: ExitStack):
+    class FailsOnce(ReplicaManager):
+        """The first append fails."""
+
+        def append_in_term(self, *args: Any, **kwargs: Any) -> DelayedOperation | None:
+            if next(appends):
+                return super().append_in_term(*args, **kwargs)
+            raise ValueError("a defect")
+
+    appends = itertools.count()
+    desk = LogDesk(LedGroups(undo, manager=lambda *parts: FailsOnce(BROKER, *parts)))
+    desk.log.append(0, 0, [Record(OffsetKey("g", ORDERS_0), None)], lambda *_: None, acks=0)
+    with pytest.raises(ValueError, match="a defect"):
+        desk.append(1)
+    assert [header.record_count for header in desk.headers()] == [1]
 
 
 def test_a_request_that_fails_does_not_take_others_with_it(undo: ExitStack):

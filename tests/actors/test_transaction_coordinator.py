@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from queue import Empty, Queue
 
 import pytest
 
+from regent.actors.producer_id_manager import ProducerIdManager
 from regent.core.errors import Errors, SessionExpiredError
 from regent.core.model import TopicPartition
 from regent.core.protocol.control import (
@@ -84,6 +87,28 @@ def test_a_marker_that_is_refused_is_sent_again(undo: ExitStack):
     led.wait_for("CompleteCommit")
 
 
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_a_marker_whose_sending_fails_is_sent_again(
+    is_answered: bool, undo: ExitStack, monkeypatch: pytest.MonkeyPatch
+):
+    led = LedTransactions(undo)
+    producer = led.init()
+    write, calls = led.target.write_markers, itertools.count()
+
+    def fail_once(markers: Sequence[TxnMarker], respond: Callable[..., None]) -> None:
+        is_first = not next(calls)
+        if is_answered or not is_first:
+            write(markers, respond)
+        if is_first:
+            raise RuntimeError("no thread can be started")
+
+    monkeypatch.setattr(led.target, "write_markers", fail_once)
+    for _ in range(2):
+        led.begin(producer)
+        assert led.end(producer, is_commit=True) is Errors.NONE
+        led.wait_for("CompleteCommit")
+
+
 def test_a_second_producer_aborts_the_transaction_of_the_first_and_fences_it(undo: ExitStack):
     led = LedTransactions(undo)
     first = led.init()
@@ -119,6 +144,25 @@ def test_without_zookeeper_there_are_no_producer_ids_and_clients_ask_again(undo:
 
     led = LedTransactions(undo, take_block=take_block)
     assert led.init() == (5, 0)
+
+
+def test_producer_ids_are_taken_again_after_no_thread_could_be_started(
+    undo: ExitStack, monkeypatch: pytest.MonkeyPatch
+):
+    taken: Queue[range | None] = Queue()
+    producer_ids = ProducerIdManager(lambda: range(7, 9), taken.put)
+    undo.callback(producer_ids.stop)
+
+    def fail(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", fail)
+        with pytest.raises(RuntimeError):
+            producer_ids.prefetch()
+    producer_ids.prefetch()
+    producer_ids.add(taken.get(timeout=TIMEOUT_S))
+    assert producer_ids.next_id() == 7
 
 
 def test_positions_take_effect_when_the_transaction_is_complete(undo: ExitStack):

@@ -23,6 +23,7 @@ from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import ACKS_ALL, ProducedPartition
 from regent.core.protocol.groups import VerifiedProducer
+from regent.core.replication.all_partitions import FOR_NOW
 from regent.core.replication.leader_partitions import Leadership
 from regent.records.record_batch import (
     BatchHeader,
@@ -45,6 +46,7 @@ MAX_LATE_MS = 600
 LATE_PROBABILITY = 0.1
 MAX_VERY_LATE_MS = 5_000
 VERY_LATE_PROBABILITY = 0.01
+SHORTAGE_PROBABILITY = 0.05  # of an append, in a history in which descriptors are short
 
 Message = Callable[[], None]
 RespondToAppend = Callable[[Errors, int], None]
@@ -59,10 +61,17 @@ class CoordinatorWorld:
     is_at_rest: bool = False
     keys: tuple[str, ...] = ()
     """The groups, or the transactional ids, whose coordinator clients look for."""
+    shortages: random.Random | None = None
+    """None: no broker lacks descriptors in this history."""
 
     def partition_of(self, name: str) -> int:
         """Return the partition of a group, or of a transactional id."""
         return partition_for(name, self.partitions)
+
+    def is_short(self) -> bool:
+        """Whether a broker lacks descriptors for an append."""
+        dice = None if self.is_at_rest else self.shortages
+        return dice is not None and dice.random() < SHORTAGE_PROBABILITY
 
     def late_ms(self) -> int:
         """Return how long messages wait: coordinators are busy now and then."""
@@ -236,7 +245,11 @@ class CoordinatorServer:
     def _flush(self) -> None:
         staged, self._staged = self._staged, []
         for batch in staged:
-            self._append(*batch)
+            if self._world.is_short():
+                refused = ProducedPartition(FOR_NOW)
+                self.tell(lambda refused=refused, batch=batch: _tell_all(batch.appends, refused))  # type: ignore[misc]
+            else:
+                self._append(*batch)
 
     def _append(
         self, target: _Target, appends: Sequence[tuple[list[KeyAndValue], RespondToAppend]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from regent.actors.coordinator_log import begin_verification
 from regent.actors.group_coordinator_log import GroupReader
@@ -30,8 +30,6 @@ from tests.simulation.network import Exchange
 
 if TYPE_CHECKING:
     from tests.simulation.broker import SimulatedBroker
-
-_NOT_LED: Final = -1  # no log gives this guard
 
 
 class GroupObserver:
@@ -135,9 +133,7 @@ class GroupServer(CoordinatorServer):
         self.owed[exchange] = 0
         name = TopicPartition(GROUP_METADATA_TOPIC, self.partition_of(commit.group_id))
         guard = begin_verification(self._manager, name, commit.producer)
-        verified = replace(
-            commit, producer=commit.producer._replace(guard=_NOT_LED if guard is None else guard)
-        )
+        verified = replace(commit, producer=commit.producer._replace(guard=guard))
 
         def on_verified(errors: Mapping[TopicPartition, Errors]) -> None:
             if errors[name] is Errors.NONE:

@@ -11,6 +11,7 @@ from regent.core.protocol.broker import FetchRequest, FetchResponse
 from regent.core.protocol.client import ConsumedPartition, DeletedRecords, ProducedPartition
 from regent.core.protocol.transactions import TransactionToVerify
 from regent.core.records import MemoryRecords
+from regent.core.replica_logs import NO_VERIFICATION, NOT_VERIFIED
 from regent.core.replication.delayed_operation import DelayedOperation
 from regent.core.replication.produce import AppendRules
 from tests.simulation.client_requests import (
@@ -101,7 +102,7 @@ class RecordServer:
         name, transactions = request.name, self._broker.transactions
         assert transactions is not None
         guards = self._manager.begin_verifications({name: request.batch})
-        if not any(guards.values()):
+        if guards[name] in (NO_VERIFICATION, NOT_VERIFIED):
             append(guards)
             return
 

@@ -2,7 +2,8 @@
 
 Each is a function that breaks one rule while the returned context lasts. Some are left out that
 hundreds of histories do not meet: transactions that are not verified, or have ended since, repeated
-ends that are not confirmed, and appends without a check of the term. Unit tests have them.
+ends that are not confirmed, appends without a check of the term, refused positions of former
+producers, and coordinators whose epoch stays that of their first election. Unit tests have them.
 """
 
 from __future__ import annotations
@@ -168,19 +169,40 @@ def aborted_transactions_not_told() -> Any:
     return patch.object(DelayedConsumerFetch, "_read_log", of_all)
 
 
+def ends_lost_by_a_shortage() -> Any:
+    """A coordinator whose log lacks descriptors believes that another one goes on."""
+
+    def once(self: TransactionMarkerManager, pending: Any) -> None:
+        def appended(error: Errors) -> None:
+            if error not in (Errors.NONE, Errors.NOT_COORDINATOR):
+                self._appends.append(pending)
+
+        self._states.append(
+            pending.metadata,
+            pending.coordinator_epoch,
+            pending.transit,
+            appended,
+            is_retried=True,
+        )
+
+    return patch.object(TransactionMarkerManager, "_append", once)
+
+
 # --- positions ------------------------------------------------------------------------------------
 
 
 def positions_counted_before_the_marker() -> Any:
     """A position counts as soon as its record is replicated."""
-    put_transactional = GroupOffsets.put_transactional
+    commit = GroupOffsets.commit
 
-    def and_count(self: GroupOffsets, producer_id: int, offsets: Any, record_offset: int) -> None:
-        put_transactional(self, producer_id, offsets, record_offset)
-        for name, value in offsets.items():
+    def and_count(
+        self: GroupOffsets, offsets: Any, record_offset: int, producer_id: int | None = None
+    ) -> None:
+        commit(self, offsets, record_offset, producer_id)
+        for name, value in offsets.items() if producer_id is not None else ():
             self.put(name, CommittedOffset(record_offset, value, record_offset))
 
-    return patch.object(GroupOffsets, "put_transactional", and_count)
+    return patch.object(GroupOffsets, "commit", and_count)
 
 
 def positions_of_aborted_transactions_counted() -> Any:
@@ -224,6 +246,7 @@ SEARCH_FROM: dict[Callable[[], Any], int] = {
     decisions_lost_with_their_coordinator: 298,
     refused_markers_dropped: 1287,
     complete_with_the_first_marker: 531,
+    ends_lost_by_a_shortage: 9795,
     markers_count_before_they_are_replicated: 365,
     aborted_transactions_not_told: 241,
     positions_counted_before_the_marker: 2141,

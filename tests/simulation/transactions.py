@@ -58,6 +58,7 @@ ROUNDS = 40
 ROUND_MS = 1_000
 GRACE_MS = 6_000
 LEFT_PROBABILITY = 0.4
+SHORTAGES_PROBABILITY = 0.2  # of a history with transactions
 POSITIONS_PROBABILITY = 0.6  # of a history with transactions
 COMMIT_PROBABILITY = 0.6  # of a position, in a transaction
 POSITIONS = TopicPartition(GROUP_METADATA_TOPIC, 0)
@@ -78,7 +79,11 @@ def transaction_world(seed: int) -> TransactionWorld | None:
         return None
     dice = random.Random(f"{seed}, transaction coordinators")
     config = TransactionConfig(missing_partition_grace_ms=GRACE_MS)
-    return TransactionWorld(config=config, partitions=dice.choice((1, 1, 2)), dice=dice)
+    world = TransactionWorld(config=config, partitions=dice.choice((1, 1, 2)), dice=dice)
+    shortages = random.Random(f"{seed}, transaction coordinators lack descriptors")
+    if shortages.random() < SHORTAGES_PROBABILITY:
+        world.shortages = shortages
+    return world
 
 
 class Transactions:

@@ -197,7 +197,7 @@ class GroupCoordinator:
             respond(JoinGroupResponse(error_code=error, member_id=request.member_id))
             return
         if not self._has_room(group, request):
-            group.remove(request.member_id)
+            self._remove_refused(group, request.member_id)
             respond(
                 JoinGroupResponse(error_code=Errors.GROUP_MAX_SIZE_REACHED, member_id=NO_MEMBER_ID)
             )
@@ -248,6 +248,13 @@ class GroupCoordinator:
         if group.state in (COMPLETING_REBALANCE, STABLE):
             return member is not None or len(group.members) < self._config.group_max_size
         return True
+
+    def _remove_refused(self, group: GroupMetadata, member_id: str) -> None:
+        """A member must go: the others have its partitions next. Kafka only forgets it."""
+        member = group.members.get(member_id)
+        if member is not None:
+            self._rebalances.remove_member(group, member)
+        self._rebalances.forget_pending_member(group, member_id)
 
     def _join_without_id(
         self, group: GroupMetadata, request: JoinGroup, respond: RespondToJoin

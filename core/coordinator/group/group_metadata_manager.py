@@ -49,6 +49,8 @@ ACKS_ALL: Final = -1
 _CLASSIC: Final = "classic"
 """The type of all groups; KIP-848 has another."""
 ACKS_NONE: Final = 0
+_NOTHING_LATER: Final = 2**63 - 1
+"""Stands for the offset of a tombstone that need not be written: no record follows it."""
 
 Respond = Callable[[Errors], None]
 RespondToAppend = Callable[[Errors, int], None]
@@ -328,22 +330,15 @@ class GroupMetadataManager:
             respond(refused)
             return
         offsets, producer = group.offsets, request.producer
-        if producer is None:
-            offsets.stage(fitting)
-        else:
-            offsets.stage_transactional(producer.producer_id, fitting)
+        producer_id = None if producer is None else producer.producer_id
+        offsets.stage(fitting, producer_id)
 
         def answered(error: Errors, record_offset: int) -> None:
-            if producer is None and error is Errors.NONE:
-                offsets.commit(fitting, record_offset)
-            elif producer is None:
-                offsets.fail(fitting)
-            elif error is Errors.NONE:
-                offsets.put_transactional(producer.producer_id, fitting, record_offset)
-            else:
-                offsets.fail_transactional(producer.producer_id, fitting)
             if error is Errors.NONE:
+                offsets.commit(fitting, record_offset, producer_id)
                 self.commits += len(fitting)
+            else:
+                offsets.fail(fitting, producer_id)
             respond(dict.fromkeys(fitting, _COMMIT_ERRORS.get(error, error)) | refused)
 
         records = [
@@ -362,7 +357,7 @@ class GroupMetadataManager:
         if self._owned.problem(partition) is Errors.COORDINATOR_LOAD_IN_PROGRESS:
             return Errors.COORDINATOR_LOAD_IN_PROGRESS
         for group in self.groups.values():
-            if group.partition == partition and producer_id in group.offsets.transactional:
+            if group.partition == partition:
                 group.offsets.complete_transaction(producer_id, marker_offset, is_commit=is_commit)
         return Errors.NONE
 
@@ -458,6 +453,8 @@ class GroupMetadataManager:
 
         def appended(error: Errors, tombstone_offset: int) -> None:
             if error is Errors.NONE:
+                if is_whole:
+                    group.offsets.remove_transactional(tombstone_offset)
                 group.offsets.remove(removed, tombstone_offset)
                 is_as_before = group.state is EMPTY and group.generation_id == generation_id
                 if goes and is_as_before and group.offsets.has_only(()):
@@ -465,12 +462,10 @@ class GroupMetadataManager:
                     self.groups.pop(group.group_id, None)
             respond(_COMMIT_ERRORS.get(error, error))
 
-        if is_whole:
-            group.offsets.transactional.clear()
         if records:
             self._append(group, records, appended, acks=acks)
         else:
-            appended(Errors.NONE, -1)
+            appended(Errors.NONE, _NOTHING_LATER)
 
     def on_partitions_deleted(self, partitions: Collection[TopicPartition]) -> None:
         """Topics are gone: forget the positions of all groups in them."""

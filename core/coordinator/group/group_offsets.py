@@ -29,60 +29,86 @@ class CommittedOffset(NamedTuple):
         return other is None or other.record_offset < self.record_offset
 
 
-TransactionalOffsets: TypeAlias = dict[TopicPartition, CommittedOffset | None]
-"""The positions of an open transaction; None: the record is not replicated yet."""
+TransactionalOffsets: TypeAlias = dict[TopicPartition, CommittedOffset]
+"""The positions of an open transaction whose records are replicated."""
 
 
 class GroupOffsets:
     """The positions of one group."""
 
-    __slots__ = ("_deleted_at", "_pending", "committed", "transactional")
+    __slots__ = ("_deleted_at", "_staged", "committed", "transactional")
 
     def __init__(self) -> None:
         self.committed: dict[TopicPartition, CommittedOffset] = {}
         self.transactional: dict[int, TransactionalOffsets] = {}
         """By producer id."""
-        self._pending: dict[TopicPartition, list[OffsetAndMetadata]] = {}
+        # By the producer id of their transaction; None: of no transaction. An append that is
+        # refused takes back only what was staged for it: a former instance of a transactional
+        # producer, whose append the log refuses, has the same producer id.
+        self._staged: dict[int | None, dict[TopicPartition, list[OffsetAndMetadata]]] = {}
         # The offsets of tombstones, which may follow the marker of a transaction that is not
         # known to be complete.
         self._deleted_at: dict[TopicPartition, int] = {}
 
     def has_only(self, partitions: Collection[TopicPartition]) -> bool:
         """Whether there are no positions but those that count of ``partitions``."""
-        is_settled = not self._pending and not self.transactional
+        is_settled = not self._staged and not self.transactional
         return is_settled and self.committed.keys() <= set(partitions)
 
     # --- commits ---
 
-    def stage(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Note positions whose record is about to be appended."""
+    def stage(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], producer_id: int | None = None
+    ) -> None:
+        """Note positions whose record is about to be appended.
+
+        ``producer_id``: they are part of its transaction.
+        """
+        staged = self._staged.setdefault(producer_id, {})
         for topic_partition, value in offsets.items():
-            self._pending.setdefault(topic_partition, []).append(value)
+            staged.setdefault(topic_partition, []).append(value)
 
     def commit(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], record_offset: int
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        record_offset: int,
+        producer_id: int | None = None,
     ) -> None:
-        """Count staged positions, whose records are replicated, unless later ones count already.
+        """Take staged positions, whose records are replicated, unless there are later ones already.
 
-        A position that is not staged any more is left out: it, or its topic, was deleted.
+        They count now, or with the marker of their transaction. A position that is not staged any
+        more is left out: it, or its topic, was deleted, or its transaction has ended.
         """
         for topic_partition, value in offsets.items():
-            if self._unstage(topic_partition, value):
-                self.put(topic_partition, CommittedOffset(record_offset, value, record_offset))
+            if self._unstage(topic_partition, value, producer_id):
+                committed = CommittedOffset(record_offset, value, record_offset)
+                if producer_id is None:
+                    self.put(topic_partition, committed)
+                    continue
+                written = self.transactional.setdefault(producer_id, {})
+                if committed.is_later_than(written.get(topic_partition)):
+                    written[topic_partition] = committed
 
-    def fail(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+    def fail(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], producer_id: int | None = None
+    ) -> None:
         """Forget that positions are staged. Others of the same partitions may still succeed."""
         for topic_partition, value in offsets.items():
-            self._unstage(topic_partition, value)
+            self._unstage(topic_partition, value, producer_id)
 
-    def _unstage(self, topic_partition: TopicPartition, value: OffsetAndMetadata) -> bool:
+    def _unstage(
+        self, topic_partition: TopicPartition, value: OffsetAndMetadata, producer_id: int | None
+    ) -> bool:
         """Forget that a position is staged; return whether it was."""
-        staged = self._pending.get(topic_partition, [])
+        of_producer = self._staged.get(producer_id, {})
+        staged = of_producer.get(topic_partition, [])
         for index, other in enumerate(staged):
             if other is value:
                 del staged[index]
                 if not staged:
-                    del self._pending[topic_partition]
+                    del of_producer[topic_partition]
+                if not of_producer:
+                    del self._staged[producer_id]
                 return True
         return False
 
@@ -91,49 +117,26 @@ class GroupOffsets:
         if committed.is_later_than(self.committed.get(topic_partition)):
             self.committed[topic_partition] = committed
 
-    # --- commits in transactions ---
-
-    def stage_transactional(self, producer_id: int, partitions: Iterable[TopicPartition]) -> None:
-        """Note positions of a transaction whose record is about to be appended."""
-        self.transactional.setdefault(producer_id, {}).update(dict.fromkeys(partitions))
-
-    def put_transactional(
-        self,
-        producer_id: int,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata],
-        record_offset: int,
-    ) -> None:
-        """Note positions of a transaction whose record is replicated."""
-        pending = self.transactional.get(producer_id, {})
-        for topic_partition, value in offsets.items():
-            if topic_partition in pending:
-                pending[topic_partition] = CommittedOffset(record_offset, value, record_offset)
-
-    def fail_transactional(self, producer_id: int, partitions: Iterable[TopicPartition]) -> None:
-        """Forget positions of a transaction whose record was not appended."""
-        pending = self.transactional.get(producer_id, {})
-        for topic_partition in partitions:
-            if pending.get(topic_partition) is None:
-                pending.pop(topic_partition, None)
-        if not pending:
-            self.transactional.pop(producer_id, None)
-
     def complete_transaction(
         self, producer_id: int, marker_offset: int, *, is_commit: bool
     ) -> None:
-        """Count the positions of a transaction that are not deleted since, or forget them."""
+        """Count the positions of a transaction that are not deleted since, or forget them.
+
+        Those that are still staged are forgotten: their producer did not wait for them.
+        """
+        self._staged.pop(producer_id, None)
         for topic_partition, committed in self.transactional.pop(producer_id, {}).items():
             is_deleted = self._deleted_at.get(topic_partition, -1) > marker_offset
-            if is_commit and committed is not None and not is_deleted:
+            if is_commit and not is_deleted:
                 self.put(topic_partition, committed._replace(counts_from=marker_offset))
-        if not self.transactional:
+        if not self.transactional and self._staged.keys() <= {None}:
             self._deleted_at.clear()
 
     # --- reading and removing ---
 
     def is_unstable(self, topic_partition: TopicPartition) -> bool:
         """Whether a position may change soon, without another request."""
-        return topic_partition in self._pending or any(
+        return any(topic_partition in staged for staged in self._staged.values()) or any(
             topic_partition in offsets for offsets in self.transactional.values()
         )
 
@@ -141,8 +144,9 @@ class GroupOffsets:
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, list[OffsetAndMetadata]]:
         """Return the positions that count of ``partitions``, each with those that are staged."""
+        staged = self._staged.get(None, {})
         return {
-            topic_partition: [committed.value, *self._pending.get(topic_partition, ())]
+            topic_partition: [committed.value, *staged.get(topic_partition, ())]
             for topic_partition in partitions
             if (committed := self.committed.get(topic_partition)) is not None
         }
@@ -158,22 +162,31 @@ class GroupOffsets:
         """
         for topic_partition, removed in values.items():
             for value in removed:
-                self._unstage(topic_partition, value)
+                self._unstage(topic_partition, value, None)
             committed = self.committed.get(topic_partition)
             if committed is not None and committed.counts_from < tombstone_offset:
                 del self.committed[topic_partition]
-            if any(topic_partition in offsets for offsets in self.transactional.values()):
+            if self.is_unstable(topic_partition):
                 self._deleted_at[topic_partition] = tombstone_offset
+
+    def remove_transactional(self, tombstone_offset: int) -> None:
+        """Forget the positions of open transactions, unless their records are later."""
+        for producer_id, offsets in list(self.transactional.items()):
+            later = {tp: row for tp, row in offsets.items() if row.record_offset > tombstone_offset}
+            self.transactional[producer_id] = later
+            if not later:
+                del self.transactional[producer_id]
 
     def forget(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
         """Forget everything about partitions that were deleted; return those that counted."""
         counted = [tp for tp in partitions if self.committed.pop(tp, None) is not None]
         for topic_partition in partitions:
-            self._pending.pop(topic_partition, None)
+            for staged in self._staged.values():
+                staged.pop(topic_partition, None)
             for offsets in self.transactional.values():
                 offsets.pop(topic_partition, None)
-        for producer_id in [p for p, offsets in self.transactional.items() if not offsets]:
-            del self.transactional[producer_id]
+        self._staged = {p: staged for p, staged in self._staged.items() if staged}
+        self.transactional = {p: offsets for p, offsets in self.transactional.items() if offsets}
         return counted
 
     def expired(
@@ -184,9 +197,10 @@ class GroupOffsets:
         ``since_ms``: when the retention began, for all; None: with the commit of each. Positions of
         ``topics_kept``, and those about to be committed, do not expire.
         """
+        staged = self._staged.get(None, {})
         for topic_partition, committed in self.committed.items():
             value = committed.value
-            if topic_partition in self._pending or topic_partition.topic in topics_kept:
+            if topic_partition in staged or topic_partition.topic in topics_kept:
                 continue
             began_ms = value.commit_timestamp_ms if since_ms is None else since_ms
             expire_ms = value.expire_timestamp_ms

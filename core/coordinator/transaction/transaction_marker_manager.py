@@ -4,7 +4,9 @@ A decision that is in the log is carried out: a marker is sent to the leader of 
 again and again until it is written. When all partitions have theirs, the end of the transaction is
 written to the log. Each broker gets one request at a time, with the markers of all transactions
 that wait for it. What is sent belongs to one coordinator epoch: in a later one, loading the log
-begins it anew. Mirrors ``kafka.coordinator.transaction.TransactionMarkerChannelManager`` and
+begins it anew. A marker has the present leader epoch, which grows also while the leadership lasts:
+another broker may have led, and have sent markers, without this one having heard of it. Mirrors
+``kafka.coordinator.transaction.TransactionMarkerChannelManager`` and
 ``TransactionMarkerRequestCompletionHandler``.
 """
 
@@ -22,7 +24,6 @@ from regent.core.coordinator.transaction.transaction_metadata import (
     TxnTransitMetadata,
 )
 from regent.core.coordinator.transaction.transaction_state_manager import (
-    OWNERSHIP_ERRORS,
     TransactionStateManager,
 )
 from regent.core.errors import Errors
@@ -42,9 +43,10 @@ _WRITTEN: Final = frozenset(
         Errors.UNSUPPORTED_VERSION,
     }
 )
-_FENCED: Final = frozenset({Errors.INVALID_PRODUCER_EPOCH, Errors.TRANSACTION_COORDINATOR_FENCED})
-_EXPECTED: Final = _FENCED.union(
+_EXPECTED: Final = frozenset(
     {
+        Errors.INVALID_PRODUCER_EPOCH,
+        Errors.TRANSACTION_COORDINATOR_FENCED,
         Errors.UNKNOWN_TOPIC_OR_PARTITION,
         Errors.NOT_LEADER_OR_FOLLOWER,
         Errors.NOT_ENOUGH_REPLICAS,
@@ -84,13 +86,13 @@ class PendingCompleteTxn:
     transit: TxnTransitMetadata
     missing_since_ms: dict[TopicPartition, int] = field(default_factory=dict)
 
-    def marker(self, partitions: Iterable[TopicPartition]) -> TxnMarker:
+    def marker(self, leader_epoch: int, partitions: Iterable[TopicPartition]) -> TxnMarker:
         """Return the marker for some of its partitions."""
         return TxnMarker(
             self.transit.producer_id,
             self.transit.producer_epoch,
             self.transit.state is COMPLETE_COMMIT,
-            self.coordinator_epoch,
+            leader_epoch,
             tuple(partitions),
         )
 
@@ -176,6 +178,10 @@ class TransactionMarkerManager:
     def _is_current(self, pending: PendingCompleteTxn) -> bool:
         return self._pending.get(pending.metadata.transactional_id) is pending
 
+    def _is_owned(self, pending: PendingCompleteTxn) -> bool:
+        """Whether this broker is the coordinator, in the epoch in which it was decided."""
+        return self._states.problem(pending.metadata, pending.coordinator_epoch) is Errors.NONE
+
     def _complete_if_all_know(self, pending: PendingCompleteTxn) -> None:
         """Write the end of a transaction, exactly once (KAFKA-9777, KAFKA-10080)."""
         if not pending.metadata.topic_partitions and self._is_current(pending):
@@ -184,8 +190,8 @@ class TransactionMarkerManager:
 
     def _append(self, pending: PendingCompleteTxn) -> None:
         def appended(error: Errors) -> None:
-            if error is not Errors.NONE and error not in OWNERSHIP_ERRORS:
-                self._appends.append(pending)
+            if error is not Errors.NONE and self._is_owned(pending):
+                self._appends.append(pending)  # else a later term goes on with the work
 
         self._states.append(
             pending.metadata, pending.coordinator_epoch, pending.transit, appended, is_retried=True
@@ -221,7 +227,7 @@ class TransactionMarkerManager:
         pending, metadata = entry.pending, entry.pending.metadata
         if not self._is_current(pending):
             return
-        is_over = self._states.problem(metadata, pending.coordinator_epoch) is not Errors.NONE
+        is_over = not self._is_owned(pending)
         refused: dict[TopicPartition, Errors] = {}
         for topic_partition in () if is_over else entry.marker.partitions:
             error = errors.get(topic_partition, Errors.NETWORK_EXCEPTION)
@@ -231,13 +237,14 @@ class TransactionMarkerManager:
                 refused[topic_partition] = error
         if refused:
             self._log_refusal(metadata, refused)
-        if not _FENCED.isdisjoint(refused.values()):
-            is_over = True  # a newer producer or coordinator ends the transaction
+        if Errors.INVALID_PRODUCER_EPOCH in refused.values():
+            is_over = True  # a newer producer ends the transaction
         if is_over:
             del self._pending[metadata.transactional_id]
             return
         if refused:
-            self._waiting.append(_Entry(pending, pending.marker(refused)))
+            # A coordinator that is fenced hears of the end of its leadership, or of a later epoch.
+            self._waiting.append(self._entry(pending, refused))
         self._complete_if_all_know(pending)
 
     def _log_refusal(
@@ -266,11 +273,15 @@ class TransactionMarkerManager:
             )
         for leader, rows in by_leader.items():
             for first in range(0, len(rows), _PARTITIONS_OF_A_MARKER):
-                marker = pending.marker(rows[first : first + _PARTITIONS_OF_A_MARKER])
+                entry = self._entry(pending, rows[first : first + _PARTITIONS_OF_A_MARKER])
                 if leader == NO_LEADER:
-                    self._waiting.append(_Entry(pending, marker))
+                    self._waiting.append(entry)
                 else:
-                    self._queues.setdefault(leader, deque()).append(_Entry(pending, marker))
+                    self._queues.setdefault(leader, deque()).append(entry)
+
+    def _entry(self, pending: PendingCompleteTxn, partitions: Iterable[TopicPartition]) -> _Entry:
+        leader_epoch = self._states.leader_epoch(pending.metadata)
+        return _Entry(pending, pending.marker(leader_epoch, partitions))
 
     def _is_gone(self, pending: PendingCompleteTxn, topic_partition: TopicPartition) -> bool:
         """Whether a partition is deleted. The metadata of a new one may still be on their way.

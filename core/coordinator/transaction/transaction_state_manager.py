@@ -51,8 +51,6 @@ _APPEND_ERRORS: Final[Mapping[Errors, Errors]] = {
     Errors.MESSAGE_TOO_LARGE: Errors.UNKNOWN_SERVER_ERROR,
     Errors.RECORD_LIST_TOO_LARGE: Errors.UNKNOWN_SERVER_ERROR,
 }
-OWNERSHIP_ERRORS: Final = frozenset({Errors.NOT_COORDINATOR, Errors.COORDINATOR_LOAD_IN_PROGRESS})
-"""Another coordinator, or a later term of this one, goes on with the work."""
 
 
 @dataclass(frozen=True)
@@ -192,6 +190,10 @@ class TransactionStateManager:
         is_same = found == EpochAndMetadata(coordinator_epoch, metadata)
         return Errors.NONE if is_same else Errors.NOT_COORDINATOR
 
+    def leader_epoch(self, metadata: TransactionMetadata) -> int:
+        """Return the present leader epoch of the partition of a transactional id."""
+        return self._owned.leader_epoch(self._partition_of(metadata.transactional_id))
+
     def is_valid_timeout(self, transaction_timeout_ms: int) -> bool:
         """Whether a transaction may take so long."""
         return 0 < transaction_timeout_ms <= self._config.transaction_max_timeout_ms
@@ -208,15 +210,14 @@ class TransactionStateManager:
         """Write a transition, then complete it.
 
         If it fails, it is not pending any more, except with ``is_retried``: then the caller will
-        append it again, if this broker is still the coordinator.
+        append it again, while this broker is the coordinator (``problem`` says it; the error of an
+        append does not: a log that lacks descriptors answers as one that is led elsewhere).
         """
 
         def appended(error: Errors) -> None:
             if error is Errors.NONE:
                 metadata.complete_transition_to(transit)
-            elif self.problem(metadata, coordinator_epoch) is Errors.NONE and (
-                not is_retried or error in OWNERSHIP_ERRORS
-            ):
+            elif not is_retried and self.problem(metadata, coordinator_epoch) is Errors.NONE:
                 metadata.pending_state = None
             respond(error)
 

@@ -18,6 +18,7 @@ from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import ProducedPartition, RecordRules
 from regent.core.protocol.transactions import TransactionToVerify, TransactionVerifier
+from regent.core.replica_logs import NOT_VERIFIED
 from regent.core.security.session import Session
 from regent.records import compression
 from regent.transport.kafka.api import (
@@ -289,6 +290,21 @@ def test_the_first_batch_of_a_transaction_is_appended_after_its_verification(gua
     asked = [TransactionToVerify("tx", PRODUCER_ID, 0, (ORDERS_0,))]
     assert verifier.asked == (asked if guard else [])
     assert replicas.guards_used == {ORDERS_0: guard}
+
+
+@pytest.mark.parametrize("is_led", [True, False])
+def test_a_batch_of_a_partition_that_is_not_led_goes_on_as_one_that_nobody_verified(is_led: bool):
+    """The broker may lead the partition when the answer about the others arrives."""
+    replicas, verifier = CannedReplicas(), CannedVerifier()
+    replicas.produced = {ORDERS_1: ProducedPartition(Errors.NOT_LEADER_OR_FOLLOWER)}
+    replicas.guards = {ORDERS_0: 3 if is_led else NOT_VERIFIED, ORDERS_1: NOT_VERIFIED}
+    request = produce(
+        {ORDERS_0: in_transaction(), ORDERS_1: in_transaction()}, transactional_id="tx"
+    )
+    answer = ask(apis(replicas, verifier), request, 7)
+    assert errors(answer)[ORDERS_1] is Errors.NOT_LEADER_OR_FOLLOWER
+    assert [asked.partitions for asked in verifier.asked] == ([(ORDERS_0,)] if is_led else [])
+    assert replicas.guards_used == replicas.guards
 
 
 @pytest.mark.parametrize(

@@ -339,7 +339,7 @@ class TxnSuite(CoordinatorSuite):
                     "id": pending.metadata.transactional_id,
                     "producer": pending.transit.producer_id,
                     "epoch": pending.transit.producer_epoch,
-                    "commit": pending.marker(()).is_commit,
+                    "commit": pending.marker(0, ()).is_commit,
                     "partitions": sorted(map(named, pending.metadata.topic_partitions)),
                     "coordinator_epoch": pending.coordinator_epoch,
                 }

@@ -256,7 +256,57 @@ def test_a_position_that_was_not_replicated_is_not_part_of_its_transaction():
     (answer,) = broker.ask(FetchOffsets("g", (T1,), require_stable=True))
     assert answer.offsets[T1].error_code is Errors.NONE
     end(broker, PRODUCER, 9, is_commit=True)
-    assert committed(broker, T1) == {"t-1": -1}
+    assert committed(broker, T0, T1) == {"t-0": 5, "t-1": -1}
+
+
+@pytest.mark.parametrize("is_replicated", [True, False])
+@pytest.mark.parametrize("is_refused_first", [True, False])
+def test_a_refused_commit_of_a_former_instance_takes_nothing_from_the_transaction(
+    is_replicated: bool, is_refused_first: bool
+):
+    """It has the same producer id and an older epoch, which only the log knows to be old."""
+    broker = leading()
+    answers = commit(broker, {T0: 100}, PRODUCER)
+    _, respond = broker.log.appends[-1]
+    if is_replicated:
+        respond(Errors.NONE, 0)
+    refused = commit(broker, {T0: 50}, PRODUCER._replace(producer_epoch=1))
+    _, refuse = broker.log.appends[-1]
+    if is_refused_first:
+        refuse(Errors.INVALID_PRODUCER_EPOCH, -1)
+    if not is_replicated:
+        respond(Errors.NONE, 0)
+    if not is_refused_first:
+        refuse(Errors.INVALID_PRODUCER_EPOCH, -1)
+    assert (answers, refused) == ([{T0: Errors.NONE}], [{T0: Errors.INVALID_PRODUCER_EPOCH}])
+    (answer,) = broker.ask(FetchOffsets("g", (T0,), require_stable=True))
+    assert answer.offsets[T0].error_code is Errors.UNSTABLE_OFFSET_COMMIT
+    end(broker, PRODUCER, 9, is_commit=True)
+    assert committed(broker) == {"t-0": 100}
+    (answer,) = broker.ask(FetchOffsets("g", (T0,), require_stable=True))
+    assert answer.offsets[T0].error_code is Errors.NONE, "nothing is left of the transaction"
+
+
+def test_of_two_commits_in_a_transaction_the_one_with_the_later_record_counts():
+    broker = leading()
+    for offset in (5, 6):
+        commit(broker, {T0: offset}, PRODUCER)
+    (_, first), (_, second) = broker.log.appends
+    second(Errors.NONE, 1)
+    first(Errors.NONE, 0)
+    end(broker, PRODUCER, 9, is_commit=True)
+    assert committed(broker) == {"t-0": 6}
+
+
+def test_a_commit_that_becomes_known_after_the_end_of_its_transaction_is_not_of_the_next():
+    broker = leading()
+    commit(broker, {T0: 5}, PRODUCER)
+    end(broker, PRODUCER, 9, is_commit=False)
+    broker.replicate()
+    commit(broker, {T1: 6}, PRODUCER)
+    broker.replicate()
+    end(broker, PRODUCER, 19, is_commit=True)
+    assert committed(broker) == {"t-1": 6}
 
 
 def test_a_transaction_without_positions_is_forgotten():
@@ -338,26 +388,78 @@ def test_only_a_group_without_members_is_deleted_with_its_positions():
     assert committed(broker) == {}
 
 
+def test_a_deletion_that_was_not_written_keeps_the_positions_of_open_transactions():
+    broker = leading()
+    commit(broker, {T0: 5})
+    commit(broker, {T1: 6}, PRODUCER)
+    broker.replicate()
+    answers = broker.ask(DeleteGroup("g"))
+    _, respond = broker.log.appends[-1]
+    respond(Errors.NOT_ENOUGH_REPLICAS, -1)
+    assert answers == [Errors.COORDINATOR_NOT_AVAILABLE]
+    end(broker, PRODUCER, 9, is_commit=True)
+    assert committed(broker) == {"t-0": 5, "t-1": 6}
+
+
+def test_positions_whose_records_follow_the_deletion_of_their_group_are_kept():
+    broker = leading()
+    commit(broker, {T0: 5})
+    commit(broker, {T0: 6}, PRODUCER)
+    broker.replicate()
+    deleted = broker.ask(DeleteGroup("g"))
+    answers = commit(broker, {T1: 7}, PRODUCER)
+    (_, delete), (_, write) = broker.log.appends[-2:]
+    write(Errors.NONE, 21)
+    delete(Errors.NONE, 20)
+    assert (deleted, answers) == ([Errors.NONE], [{T1: Errors.NONE}])
+    end(broker, PRODUCER, 29, is_commit=True)
+    assert committed(broker) == {"t-1": 7}
+
+
+def test_a_deletion_holds_for_a_transaction_that_ended_before_it_and_is_told_later():
+    broker = leading()
+    commit(broker, {T0: 5})
+    broker.replicate()
+    commit(broker, {T0: 6}, PRODUCER)
+    broker.ask(DeleteOffsets("g", (T0,)))
+    (_, write), (_, delete) = broker.log.appends[-2:]
+    delete(Errors.NONE, 20)
+    end(broker, OTHER, 14, is_commit=True)
+    write(Errors.NONE, 10)
+    end(broker, PRODUCER, 15, is_commit=True)
+    assert committed(broker) == {}
+
+
+def test_a_group_that_has_only_positions_of_open_transactions_is_deleted():
+    broker = leading()
+    commit(broker, {T1: 6}, PRODUCER)
+    broker.replicate()
+    assert broker.ask(DeleteGroup("g")) == [Errors.NONE]
+    assert "g" not in broker.coordinator.manager.groups
+
+
 def test_positions_of_partitions_that_were_deleted_are_forgotten_wherever_they_are():
     broker = leading()
     commit(broker, {T0: 5, U0: 6})
     broker.replicate()
     staged = commit(broker, {T0: 7})
-    _, replicated = broker.log.appends[-1]
     commit(broker, {T0: 8, U0: 9}, PRODUCER)
     commit(broker, {T0: 10}, OTHER)
+    under_way = [respond for _, respond in broker.log.appends[-3:]]
     broker.coordinator.manager.on_partitions_deleted({T0})
     records, _ = broker.log.appends[-1]
     assert records == [(OffsetKey("g", T0), None)]
-    replicated(Errors.NONE, 50)
+    for is_replicated in (False, True):
+        for respond in under_way if is_replicated else ():
+            respond(Errors.NONE, 50)
+        assert committed(broker) == {"u-0": 6}
+        (answer,) = broker.ask(FetchOffsets("g", (T0, U0), require_stable=True))
+        assert [row.error_code for row in answer.offsets.values()] == [
+            Errors.NONE,
+            Errors.UNSTABLE_OFFSET_COMMIT,
+        ]
     assert staged == [{T0: Errors.NONE}]
-    assert committed(broker) == {"u-0": 6}
     assert list(broker.group.offsets.transactional) == [PRODUCER.producer_id]
-    (answer,) = broker.ask(FetchOffsets("g", (T0, U0), require_stable=True))
-    assert [row.error_code for row in answer.offsets.values()] == [
-        Errors.NONE,
-        Errors.UNSTABLE_OFFSET_COMMIT,
-    ]
     appends = len(broker.log.appends)
     broker.coordinator.manager.on_partitions_deleted({T1})
     assert len(broker.log.appends) == appends, "no group has a position there"

@@ -10,6 +10,7 @@ from regent.core.coordinator.group.group_metadata import (
     EMPTY,
     PREPARING_REBALANCE,
     STABLE,
+    GroupState,
 )
 from regent.core.coordinator.group.group_metadata_manager import GroupConfig
 from regent.core.coordinator.group.group_records import StoredGroup, StoredMember
@@ -21,7 +22,7 @@ from regent.core.protocol.groups import (
     LeavingMember,
     SyncGroup,
 )
-from regent.core.protocol.messages.groups import JoinGroupResponse
+from regent.core.protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
 from tests.core.coordinator.group_stage import SESSION_MS, GroupBroker
 
 DELAY_MS = 3_000
@@ -558,6 +559,41 @@ def test_what_the_members_of_a_group_tell_is_limited():
     (refused,) = broker.ask_to_join("third", metadata=b"y" * 200)
     assert refused.error_code is Errors.GROUP_MAX_SIZE_REACHED
     assert len(broker.group.members) == 2
+
+
+@pytest.mark.parametrize("state", [STABLE, COMPLETING_REBALANCE, PREPARING_REBALANCE])
+def test_a_member_that_tells_too_much_leaves_its_group_which_rebalances(state: GroupState):
+    """Nobody else has its partitions until then."""
+    broker = leading(GroupConfig(group_initial_rebalance_delay_ms=0, group_max_bytes=300))
+    leader, other = two_members(broker)
+    waiting: list[SyncGroupResponse] | list[JoinGroupResponse] = broker.sync(other)
+    if state is not COMPLETING_REBALANCE:
+        broker.sync(leader, {})
+        broker.replicate()
+        assert broker.group.state is STABLE
+    if state is PREPARING_REBALANCE:
+        waiting = broker.ask_to_join(member_id=other.member_id, metadata=b"x")
+    assert broker.group.state is state
+    (refused,) = broker.ask_to_join(member_id=other.member_id, metadata=b"x" * 300)
+    assert refused == JoinGroupResponse(
+        error_code=Errors.GROUP_MAX_SIZE_REACHED, member_id=NO_MEMBER_ID
+    )
+    assert len(waiting) == 1, "its earlier request is answered"
+    assert broker.beat(leader) is Errors.REBALANCE_IN_PROGRESS
+    (joined,) = rejoin(broker, leader)
+    assert (joined.generation_id, len(joined.members)) == (leader.generation_id + 1, 1)
+
+
+def test_an_id_is_forgotten_whose_member_tells_too_much():
+    """The others do not wait for it."""
+    broker = leading(GroupConfig(group_initial_rebalance_delay_ms=0, group_max_bytes=300))
+    member = stable(broker)
+    (given,) = broker.ask_to_join(requires_member_id=True)
+    joining = broker.ask_to_join(metadata=b"new")
+    answers = rejoin(broker, member)
+    assert joining == answers == []
+    broker.ask_to_join(member_id=given.member_id, metadata=b"x" * 300)
+    assert [answer.generation_id for answer in (*joining, *answers)] == [2, 2]
 
 
 def test_what_the_members_of_all_groups_tell_is_limited_and_is_free_again_when_they_leave():

@@ -236,7 +236,7 @@ def test_an_open_transaction_is_aborted_before_its_id_is_given_again(office: Off
     assert answers == []
     office.replicate()
     assert answers == [InitProducerIdResponse(error_code=Errors.CONCURRENT_TRANSACTIONS)]
-    assert office.sent == [TxnMarker(1, 1, False, TERM, (T0,))]
+    assert office.sent == [TxnMarker(1, 1, False, EPOCH, (T0,))]
     assert office.state() == "PrepareAbort"
     assert office.ask(init()) == [InitProducerIdResponse(error_code=Errors.CONCURRENT_TRANSACTIONS)]
     office.coordinator.markers.on_answered(1, [written(1, T0)])
@@ -319,7 +319,7 @@ def test_the_end_of_a_transaction_is_repeated_and_not_changed(office: Office, is
     assert office.ask(same) == [Errors.INVALID_TXN_STATE]
     office.do(adding(producer, T0, T1))
     assert office.do(same) is Errors.NONE
-    assert office.sent == [TxnMarker(1, 0, is_commit, TERM, (T0, T1))]
+    assert office.sent == [TxnMarker(1, 0, is_commit, EPOCH, (T0, T1))]
     for request in (same, other):
         assert office.ask(request) == [Errors.CONCURRENT_TRANSACTIONS]
     office.coordinator.markers.on_answered(1, [written(1, T0, T1)])
@@ -355,7 +355,7 @@ def test_a_transaction_that_is_open_for_longer_than_its_timeout_is_aborted(offic
     assert office.coordinator.abort_timed_out() == 1
     assert office.coordinator.abort_timed_out() == 0, "it is under way"
     office.replicate()
-    assert office.sent == [TxnMarker(1, 1, False, TERM, (T0, T1))]
+    assert office.sent == [TxnMarker(1, 1, False, EPOCH, (T0, T1))]
     assert office.ask(EndTxn("x", producer, is_commit=True)) == [Errors.PRODUCER_FENCED]
 
 
@@ -423,7 +423,7 @@ def test_loaded_decisions_are_carried_out_and_open_transactions_continue():
         TransactionMetadata("d", 14, 0, 1_000, COMPLETE_COMMIT, set(), 40, 60),
     ]
     office.coordinator.on_loaded(PARTITION, TERM, rows)
-    assert office.sent == [TxnMarker(11, 3, True, TERM, (T0,))]
+    assert office.sent == [TxnMarker(11, 3, True, EPOCH, (T0,))]
     assert office.do(EndTxn("x", ProducerIdAndEpoch(12, 4), is_commit=True)) is Errors.NONE
     office.coordinator.on_resigned(PARTITION, EPOCH + 1)
     assert office.ask(DescribeTransaction("x")) == [

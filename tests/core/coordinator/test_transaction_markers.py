@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import pytest
+
 from regent.core.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 from regent.core.coordinator.transaction.transaction_metadata import (
     ONGOING,
@@ -200,23 +202,75 @@ def test_a_partition_that_is_known_to_be_deleted_needs_no_marker():
     assert not desk.coordinator.markers.needs_retry
 
 
-def test_a_fenced_coordinator_gives_up():
+def test_a_fenced_coordinator_gives_up_when_its_leadership_ends():
     desk = Desk(T0)
     desk.commit()
     desk.answer(Errors.TRANSACTION_COORDINATOR_FENCED)
+    assert desk.coordinator.markers.needs_retry
+    desk.coordinator.on_resigned(0, 1)
+    desk.coordinator.markers.retry()
+    assert not desk.sent
     assert not desk.coordinator.markers.pending
     assert not desk.coordinator.markers.needs_retry
 
 
-def test_the_end_of_a_transaction_is_written_until_the_log_takes_it():
+@pytest.mark.parametrize("is_told_first", [True, False])
+def test_a_coordinator_that_never_heard_of_the_one_between_its_elections_goes_on(
+    is_told_first: bool,
+):
+    """Another broker has led in epoch 1 and has sent the marker; its own leadership never ended."""
     desk = Desk(T0)
     desk.commit()
-    desk.appends = Errors.NOT_ENOUGH_REPLICAS
+    if is_told_first:
+        desk.coordinator.on_elected(0, 2, 0)
+    desk.answer(Errors.TRANSACTION_COORDINATOR_FENCED)
+    if not is_told_first:
+        desk.coordinator.on_elected(0, 2, 0)
+    desk.coordinator.markers.retry()
+    ((_, (marker,)),) = desk.sent
+    assert marker.coordinator_epoch == 2
     desk.answer()
+    assert desk.state() == "CompleteCommit"
+
+
+def test_a_producer_with_a_newer_epoch_ends_the_transaction_itself():
+    desk = Desk(T0)
+    desk.commit()
+    desk.answer(Errors.INVALID_PRODUCER_EPOCH)
+    assert not desk.coordinator.markers.pending
+    assert not desk.coordinator.markers.needs_retry
+
+
+@pytest.mark.parametrize(
+    "error", [Errors.NOT_LEADER_OR_FOLLOWER, Errors.NOT_ENOUGH_REPLICAS, Errors.REQUEST_TIMED_OUT]
+)
+def test_the_end_of_a_transaction_is_written_until_the_log_takes_it(error: Errors):
+    """NOT_LEADER_OR_FOLLOWER says that the leadership has ended, or that descriptors are short."""
+    desk = Desk(T0)
+    desk.commit()
+    desk.appends = error
+    desk.answer()
+    for _ in range(2):
+        assert desk.coordinator.markers.needs_retry
+        desk.coordinator.markers.retry()
     assert desk.state() == "PrepareCommit"
     desk.appends = Errors.NONE
     desk.coordinator.markers.retry()
     assert desk.state() == "CompleteCommit"
+    assert not desk.coordinator.markers.needs_retry
+
+
+@pytest.mark.parametrize("is_elected_again", [True, False])
+def test_an_end_that_the_log_has_refused_is_given_up_with_the_leadership(is_elected_again: bool):
+    desk = Desk(T0)
+    desk.commit()
+    desk.appends = Errors.NOT_LEADER_OR_FOLLOWER
+    desk.answer()
+    if is_elected_again:
+        desk.coordinator.on_elected(0, 2, 2)
+    else:
+        desk.coordinator.on_resigned(0, 1)
+    desk.coordinator.markers.retry()
     assert not desk.coordinator.markers.needs_retry
 
 

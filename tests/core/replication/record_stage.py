@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from types import MappingProxyType
 from typing import Generic, TypeVar
 
 from regent.core.errors import Errors
@@ -27,6 +28,7 @@ from regent.core.protocol.control import (
 from regent.core.records import RecordBytes
 from regent.core.replication.all_partitions import RunBeside
 from regent.core.replication.delayed_operation import DelayedOperation
+from regent.core.replication.produce import AppendRules
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.core.replication.replication_settings import ReplicationSettings
 from tests.core.replication.stage import SETTINGS, T0, A, ReplicaBroker, accepted, live, state
@@ -128,10 +130,16 @@ class RecordBroker(ReplicaBroker):
     # --- clients ---
 
     def produce_to(
-        self, records: Mapping[TopicPartition, RecordBytes], acks: int = -1
+        self,
+        records: Mapping[TopicPartition, RecordBytes],
+        acks: int = -1,
+        guards: Mapping[TopicPartition, int] = MappingProxyType({}),
     ) -> Pending[Mapping[TopicPartition, ProducedPartition]]:
         """Produce to several partitions."""
-        return Pending(self.manager, lambda r: self.manager.produce(acks, records, self.now_ms, r))
+        rules = AppendRules(guards=guards)
+        return Pending(
+            self.manager, lambda r: self.manager.produce(acks, records, self.now_ms, r, rules)
+        )
 
     def produce(
         self, *values: bytes, acks: int = -1, topic_partition: TopicPartition = T0

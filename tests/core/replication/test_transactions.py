@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from regent.core.errors import Errors
+from regent.core.errors import Errors, ShortageError
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import (
     ConsumedPartition,
@@ -14,8 +14,8 @@ from regent.core.protocol.client import (
     OffsetQuery,
     ProducedPartition,
 )
-from regent.core.replica_logs import LATEST_TIMESTAMP, MAX_TIMESTAMP
-from regent.core.replication.produce import AppendRules
+from regent.core.records import RecordBytes
+from regent.core.replica_logs import LATEST_TIMESTAMP, MAX_TIMESTAMP, NOT_VERIFIED
 from tests.core.replication.record_stage import TWO_IN_SYNC, Pending, RecordBroker, consumed
 from tests.core.replication.stage import T0
 from tests.support.record_batches import batch
@@ -202,13 +202,7 @@ def test_a_batch_is_refused_if_its_transaction_ended_during_the_verification(
     data = in_transaction(b"a", producer_id=ONE, sequence=0)
 
     def append(guards: Mapping[TopicPartition, int]) -> Errors:
-        asked: Pending[Mapping[TopicPartition, ProducedPartition]] = Pending(
-            leader.manager,
-            lambda r: leader.manager.produce(
-                1, {T0: data}, leader.now_ms, r, AppendRules(guards=guards)
-            ),
-        )
-        return asked.answer[T0].error_code
+        return leader.produce_to({T0: data}, acks=1, guards=guards).answer[T0].error_code
 
     guards = leader.manager.begin_verifications({T0: data})
     assert guards[T0] > 0
@@ -237,6 +231,39 @@ def test_a_batch_of_a_coordinator_is_refused_if_its_transaction_ended_during_the
     assert append(leader.manager.begin_verifications({T0: data})[T0]) is Errors.NONE
 
 
-def test_partitions_that_are_led_elsewhere_are_not_verified(follower: RecordBroker) -> None:
+def test_a_batch_that_was_not_verified_is_refused_if_a_leadership_begins_meanwhile(
+    follower: RecordBroker,
+) -> None:
     data = in_transaction(b"a", producer_id=ONE, sequence=0)
-    assert follower.manager.begin_verifications({T0: data}) == {}
+    guards = follower.manager.begin_verifications({T0: data})
+    assert guards == {T0: NOT_VERIFIED}, "it is led elsewhere"
+    follower.apply(2, EPOCH + 1)
+    end(follower, ONE, ABORT)
+    as_client = follower.produce_to({T0: data}, acks=1, guards=guards)
+    as_coordinator: Pending[Mapping[TopicPartition, ProducedPartition]] = Pending(
+        follower.manager,
+        lambda r: follower.manager.append_in_term(
+            T0, EPOCH + 1, 1, data, follower.now_ms, r, guards[T0]
+        ),
+    )
+    for produced in (as_client.answer[T0], as_coordinator.answer[T0]):
+        assert produced.error_code is Errors.NOT_LEADER_OR_FOLLOWER
+    guards = follower.manager.begin_verifications({T0: data})
+    produced = follower.produce_to({T0: data}, acks=1, guards=guards).answer[T0]
+    assert produced.error_code is Errors.NONE, "the producer repeats it, and it is verified"
+
+
+def test_a_batch_is_refused_that_was_not_verified_for_a_lack_of_descriptors(
+    leader: RecordBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = in_transaction(b"a", producer_id=ONE, sequence=0)
+
+    def lack(_records: RecordBytes) -> int:
+        raise ShortageError("no descriptor is free")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(leader.log(), "begin_verification", lack)
+        guards = leader.manager.begin_verifications({T0: data})
+    produced = leader.produce_to({T0: data}, acks=1, guards=guards).answer[T0]
+    assert produced.error_code is Errors.NOT_LEADER_OR_FOLLOWER
+    assert leader.values() == []
