@@ -229,8 +229,8 @@ class ControllerStore(Protocol):
         """
         ...
 
-    def publish_suspects(self, info: BrokerInfo, suspects: SuspectReplicas) -> None:
-        """Write which replicas are suspect; no-op if the broker is not registered."""
+    def publish_suspects(self, info: BrokerInfo, suspects: SuspectReplicas) -> bool:
+        """Write which replicas are suspect; return False if the broker is not registered."""
         ...
 
     def read_brokers(self) -> Mapping[BrokerId, BrokerRegistration | BadDataError]:

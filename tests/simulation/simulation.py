@@ -61,6 +61,7 @@ from tests.simulation.odds import (
     HIDING_HISTORIES,
     HIDING_PROBABILITY,
     KEPT_CONTROLLERS_PROBABILITY,
+    LAST_MEMBER_PROBABILITY,
     LEADERS_WRITE_PROBABILITY,
     MAX_DELAY_MS,
     MAX_FIRST_RECORDS,
@@ -250,6 +251,7 @@ class Simulation:
         self._has_tokens = has_tokens(seed) and not self._kinds.is_on
         self._hiding_dice = random.Random(f"{seed}, hidden logs")
         self._hides_logs = self._hiding_dice.random() < HIDING_HISTORIES
+        self._last_member_dice = random.Random(f"{seed}, last members")
         self._has_unexpected_errors = self._rare_dice.random() < UNEXPECTED_ERRORS_PROBABILITY
         is_probing = self._rare_dice.random() < PROBING_PROBABILITY
         self._broker_answer_timeout_ms = 6_000 if is_probing else 0
@@ -380,6 +382,7 @@ class Simulation:
             application.act_at_times()
         if self._faults_are_on:
             self._hide_logs_to_be_deleted()
+            self._end_a_last_member()
             self._configurations.act()
             self._token_clients.act()
             if not is_with_kafka:
@@ -672,6 +675,20 @@ class Simulation:
             self._note("kill %d", broker.broker_id)
             self._delete_while_unreachable({name.topic for name in broker.disk.hosted()})
             self._end(broker, loses_power=self.random.random() < self._odds.power_loss)
+
+    def _end_a_last_member(self) -> None:
+        """Sometimes end the last in-sync replica while an eligible one has lost its log."""
+        if self._is_calm or self._kinds.is_on or self._stalls:
+            return
+        active = self.cluster.active_controllers
+        for broker_id in self._damage.last_members():
+            broker = self.cluster.brokers[broker_id]
+            is_kept = self._keeps_controllers and broker in active
+            dice = self._last_member_dice.random()
+            if dice < LAST_MEMBER_PROBABILITY and not is_kept and not self._is_in_call(broker):
+                self._note("kill %d, the last in-sync replica", broker_id)
+                self._end(broker)
+                self.cluster.expire(self._forgotten_sessions.pop())
 
     def _hide_logs_to_be_deleted(self) -> None:
         """Sometimes start a broker without a directory whose logs are to be deleted."""
