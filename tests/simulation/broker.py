@@ -140,6 +140,8 @@ class SimulatedWorld:
     handle: Callable[[SimulatedBroker, ControllerEvent], list[fx.Effect]]
     observer: RecordObserver
     on_control_request: Callable[[SimulatedBroker, fx.SendControlRequest], None]
+    # Whether the answer to an ISR that a leader has written is lost.
+    is_answer_lost: Callable[[AlterPartitionRequest], bool] = lambda request: False
     check_delay_ms: Callable[[], int] = lambda: 0  # after the read about an unknown controller
     events_handled: int = 0  # by controllers
     inbox_limit: int = MAX_EVENTS  # of events for one controller

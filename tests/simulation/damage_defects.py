@@ -199,6 +199,7 @@ SEARCH_FROM: dict[Callable[[], Any], int] = {
     logs_in_sync_replaced: 16,
     logs_replaced_in_the_same_epoch: 28,
     replaced_logs_count_as_sound: 138,
+    replaced_before_they_are_listed: 28,
     replaceable_logs_not_notified: 104,
     offline_replicas_never_asked: 104,
     stopped_replicas_started_by_notifications: 28,

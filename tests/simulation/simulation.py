@@ -63,6 +63,7 @@ from tests.simulation.odds import (
     KEPT_CONTROLLERS_PROBABILITY,
     LAST_MEMBER_PROBABILITY,
     LEADERS_WRITE_PROBABILITY,
+    LOST_ISR_ANSWER_PROBABILITY,
     MAX_DELAY_MS,
     MAX_FIRST_RECORDS,
     MAX_FIRST_TOPICS,
@@ -155,6 +156,7 @@ class Simulation:
         self.cluster.network.fate = self._fate
         self.cluster.network.delay_ms = self._delay_ms
         self._limit_queues(seed)
+        self.cluster.lose_isr_answers(self._is_isr_answer_lost)
         self._faults_are_on = True
         self._stalls = 0
         self._ports: dict[int, int] = {}  # broker -> the port of its last process
@@ -251,6 +253,8 @@ class Simulation:
         self._has_tokens = has_tokens(seed) and not self._kinds.is_on
         self._hiding_dice = random.Random(f"{seed}, hidden logs")
         self._hides_logs = self._hiding_dice.random() < HIDING_HISTORIES
+        self._isr_dice = random.Random(f"{seed}, isr answers")
+        self._restarting: list[BrokerId] = []  # members of an ISR whose answer was lost
         self._last_member_dice = random.Random(f"{seed}, last members")
         self._has_unexpected_errors = self._rare_dice.random() < UNEXPECTED_ERRORS_PROBABILITY
         is_probing = self._rare_dice.random() < PROBING_PROBABILITY
@@ -383,6 +387,7 @@ class Simulation:
         if self._faults_are_on:
             self._hide_logs_to_be_deleted()
             self._end_a_last_member()
+            self._restart_proposed_members()
             self._configurations.act()
             self._token_clients.act()
             if not is_with_kafka:
@@ -675,6 +680,27 @@ class Simulation:
             self._note("kill %d", broker.broker_id)
             self._delete_while_unreachable({name.topic for name in broker.disk.hosted()})
             self._end(broker, loses_power=self.random.random() < self._odds.power_loss)
+
+    def _is_isr_answer_lost(self, request: AlterPartitionRequest) -> bool:
+        """Whether a leader does not learn that its ISR is written; its members restart then."""
+        if not self._faults_are_on or self._is_calm or self._kinds.is_on:
+            return False
+        if self._isr_dice.random() >= LOST_ISR_ANSWER_PROBABILITY:
+            return False
+        self._note("  %d loses the answer to its ISRs", request.broker_id)
+        members = {m for row in request.partitions for m in row.new_isr} - {request.broker_id}
+        self._restarting += sorted(members)
+        return True
+
+    def _restart_proposed_members(self) -> None:
+        """Restart the proposed members of ISRs whose leaders do not know that they are written."""
+        restarting, self._restarting = self._restarting, []
+        for broker_id in restarting:
+            broker = self.cluster.brokers.get(broker_id)
+            if broker is None or self._is_in_call(broker):
+                continue
+            if not (self._keeps_controllers and broker.controller.is_active):
+                self._bounce(broker)
 
     def _end_a_last_member(self) -> None:
         """Sometimes end the last in-sync replica while an eligible one has lost its log."""
