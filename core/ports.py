@@ -280,6 +280,10 @@ class ControllerStore(Protocol):
         """
         ...
 
+    def read_config_zxids(self, topics: Collection[str]) -> Mapping[str, int]:
+        """Read the zxid of the last change of each topic's configuration, or of all brokers'."""
+        ...
+
     def read_noted_topic_id(self, topic: str) -> TopicId | None:
         """Return the topic id that was noted with a topic's first state; None: there is none.
 

@@ -35,7 +35,7 @@ from tests.simulation.broker import PlantedError, SimulatedBroker
 from tests.simulation.client_requests import ClientRequest, CoordinatorCall
 from tests.simulation.clients import Clients
 from tests.simulation.cluster import REPLICATION, Cluster, SimulatedCrashError, short_settings
-from tests.simulation.configurations import Configurations
+from tests.simulation.configurations import Configurations, LoweredMinIsrs
 from tests.simulation.convergence import assert_converged
 from tests.simulation.damage import Damage
 from tests.simulation.denials import Denials
@@ -180,6 +180,7 @@ class Simulation:
         self._addresses = Addresses(self.cluster, seed, self.situations, self._note)
         self.cluster.before_rest = self._before_rest
         self._configurations = Configurations(self.cluster, BROKERS, seed, self._note)
+        self._lowered = LoweredMinIsrs(self.cluster, seed, self._note)
         self._damage = Damage(self.cluster, self.random, self._note)
         self._applications = self._begin_applications(seed)
         self._add_removals_and_forgeries()
@@ -388,6 +389,7 @@ class Simulation:
             self._hide_logs_to_be_deleted()
             self._end_a_last_member()
             self._restart_proposed_members()
+            self._lower_min_insync_replicas()
             self._configurations.act()
             self._token_clients.act()
             if not is_with_kafka:
@@ -680,6 +682,23 @@ class Simulation:
             self._note("kill %d", broker.broker_id)
             self._delete_while_unreachable({name.topic for name in broker.disk.hosted()})
             self._end(broker, loses_power=self.random.random() < self._odds.power_loss)
+
+    def _lower_min_insync_replicas(self) -> None:
+        """Sometimes let a leader commit what eligible replicas lack, and end it."""
+        if self._is_calm or self._kinds.is_on or self._stalls or self.has_files:
+            return
+
+        def meanwhile() -> None:
+            self.clients.act()
+            self._step()
+
+        leader = self._lowered.act(meanwhile)
+        if leader is None or self._is_in_call(leader):
+            return
+        if not (self._keeps_controllers and leader.controller.is_active):
+            self._note("kill %d, the leader", leader.broker_id)
+            self._end(leader)
+            self.cluster.expire(self._forgotten_sessions.pop())
 
     def _is_isr_answer_lost(self, request: AlterPartitionRequest) -> bool:
         """Whether a leader does not learn that its ISR is written; its members restart then."""
