@@ -298,11 +298,11 @@ class Broker(RegentActor):
             reply.set(response)
         self.fetchers.update()
         self._callbacks.on_isrs_proposed()
-        self._report_suspects()
         if isinstance(request, UpdateMetadataRequest):
             self._callbacks.on_metadata_changed()
             if self.replica_manager.replaceable_logs():
                 self._callbacks.on_replicas_offline()
+        self._report_suspects()
 
     def _report_suspects(self) -> None:
         if self.replica_manager.take_suspect_changes():

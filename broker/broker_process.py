@@ -404,6 +404,7 @@ class BrokerProcess(ControllerListener):
             controller_settings(self._settings),
             accepted_epoch=lambda: self._replica_manager.controller_epoch,
             suspects=self._storage.logs.suspects,
+            on_suspects_listed=partial(self._storage.announce_replaceable, self._replica_manager),
         )
         self._controller = BrokerController(
             info.broker_id,

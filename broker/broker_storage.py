@@ -26,7 +26,7 @@ from regent.config.settings import Settings
 from regent.config.threads import named_executor
 from regent.core.errors import DamagedRecordsError, StorageError
 from regent.core.log_config import CleanerSettings
-from regent.core.model import BrokerId, TopicPartition
+from regent.core.model import BrokerId, SuspectReplicas, TopicPartition
 from regent.core.protocol.control import TopicId
 from regent.core.replication.replica_alter_log_dirs_manager import ReplicaAlterLogDirsManager
 from regent.core.replication.replica_manager import ReplicaManager
@@ -241,6 +241,12 @@ class BrokerStorage:
         if len(failures) == len(self._directories):
             raise StorageError(f"every log directory has failed: {'; '.join(failures)}")
         self._tell_notifier(DirectoryFailed())
+
+    def announce_replaceable(self, manager: ReplicaManager, listed: SuspectReplicas) -> None:
+        """Notify the controller if logs can be replaced since ZooKeeper lists their replicas."""
+        manager.on_suspects_listed(listed)
+        if manager.replaceable_logs():
+            self._tell_notifier(DirectoryFailed())
 
     def note_that_no_log_is_lost(self, zookeeper: ZooKeeper) -> None:
         """Note that a new log directory has lost no log, if the cluster has no topics."""

@@ -229,8 +229,8 @@ class ControllerStore(Protocol):
         """
         ...
 
-    def publish_suspects(self, info: BrokerInfo, suspects: SuspectReplicas) -> None:
-        """Write which replicas are suspect; no-op if the broker is not registered."""
+    def publish_suspects(self, info: BrokerInfo, suspects: SuspectReplicas) -> bool:
+        """Write which replicas are suspect; return False if the broker is not registered."""
         ...
 
     def read_brokers(self) -> Mapping[BrokerId, BrokerRegistration | BadDataError]:
@@ -278,6 +278,10 @@ class ControllerStore(Protocol):
 
         No entry: neither is set, or the text is not valid.
         """
+        ...
+
+    def read_config_zxids(self, topics: Collection[str]) -> Mapping[str, int]:
+        """Read the zxid of the last change of each topic's configuration, or of all brokers'."""
         ...
 
     def read_noted_topic_id(self, topic: str) -> TopicId | None:

@@ -406,8 +406,9 @@ class ReplicaLogs(ClusterNotes, Protocol):
     def set_aside(self, topic_partition: TopicPartition) -> None:
         """Rename a log as stray and keep it: it is not assigned to this broker, or is damaged.
 
-        ``get_or_create`` uses it again for the same topic id, unless it is damaged. A log in a
-        failed directory stays. Raises ``StorageError``.
+        ``get_or_create`` uses it again for the same topic id, unless it is damaged. If the replica
+        of a damaged log was marked as suspect, it stays so. A log in a failed directory stays.
+        Raises ``StorageError``.
         """
         ...
 
@@ -476,6 +477,13 @@ class ReplicaLogs(ClusterNotes, Protocol):
         """Mark these replicas as suspect: their logs are missing.
 
         ``are_all``: no other log is missing. No-op while a directory is offline.
+        """
+        ...
+
+    def mark_suspect(self, topic_partition: TopicPartition) -> None:
+        """Mark a replica with a log as suspect. No-op if it is marked, or has none.
+
+        Durable when ``save_suspects`` returns.
         """
         ...
 

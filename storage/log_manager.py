@@ -41,10 +41,6 @@ _REMOVED = 100_000  # removed partitions to remember at most
 _log = logging.getLogger(__name__)
 
 
-def _ignore(*_: object) -> None:
-    """Do nothing."""
-
-
 def _wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
@@ -67,8 +63,8 @@ class LogManager:
         broker_id: BrokerId,
         *,
         defaults: LogConfig = DEFAULT_LOG_CONFIG,
-        on_directory_failed: Callable[[Path], None] = _ignore,
-        on_records_damaged: Callable[[TopicPartition, DamagedRecordsError], None] = _ignore,
+        on_directory_failed: Callable[[Path], None] = lambda _: None,
+        on_records_damaged: Callable[[TopicPartition, DamagedRecordsError], None] = lambda *_: None,
         recovery_threads: int = 1,
         wall_clock_ms: Callable[[], int] = _wall_clock_ms,
         cleaner: CleanerSettings = DEFAULT_CLEANER_SETTINGS,
@@ -307,6 +303,8 @@ class LogManager:
                     self._undeleted[topic_partition] = topic_id
                 found = self._take_back(topic_partition, topic_id)
                 found = found or self._create(topic_partition, topic_id, is_new, is_in_sync)
+                if self.is_suspect(topic_partition):
+                    self.mark_suspect(topic_partition)  # also in the directory of this log
                 if topic_id is not None and self._undeleted.pop(topic_partition, None) == topic_id:
                     found.stray_high_watermark = NEVER_STRAY
                 self._suspect_changes += not self.knows_all  # the list of sound logs has changed
@@ -435,6 +433,14 @@ class LogManager:
             self._directories[0].suspects.names.update(topic_partitions)
             self._change_suspects(*self._directories)
 
+    def mark_suspect(self, topic_partition: TopicPartition) -> None:
+        """Add a replica with a log to the suspects of the directory. No-op if it is one of them."""
+        with self._lock:
+            home = self._homes.get(topic_partition)
+            if home is not None and topic_partition not in home.suspects.names:
+                home.suspects.names.add(topic_partition)
+                self._change_suspects(home)
+
     def mark_sound(self, topic_partition: TopicPartition) -> None:
         """Remove a replica from the suspects."""
         with self._lock:
@@ -481,10 +487,7 @@ class LogManager:
         self._for_each_live(DirectoryLogs.flush)
 
     def verify(self, max_bytes: int) -> int:
-        """Check about ``max_bytes`` of the segments that are due; return how many were checked.
-
-        Cheap if nothing is due. Damage is reported to ``on_records_damaged``.
-        """
+        """Check about ``max_bytes`` of the segments that are due; return how many were checked."""
         return self._scrubber.run(max_bytes)
 
     def _checkpoint_cleaned(self, log: UnifiedLog) -> None:
@@ -568,9 +571,11 @@ class LogManager:
         home = self._homes.get(topic_partition)
         if home is None:
             return
+        is_replaced = suffix == STRAY and self.is_damaged(topic_partition)
         self._suspect_changes += topic_partition in home.refused
         home.remove(topic_partition, suffix, deleted_topic)
-        self.mark_sound(topic_partition)
+        if not is_replaced:  # the empty log that replaces it lacks records
+            self.mark_sound(topic_partition)
         for logs in self._live():
             if topic_partition in logs.refused:  # two directories have a log; neither is used
                 logs.remove(topic_partition, suffix)

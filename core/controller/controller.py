@@ -112,7 +112,8 @@ class Controller:
     """One broker's controller: every event enters through ``handle``.
 
     ``accepted_epoch`` returns the highest controller epoch that this broker has ever accepted,
-    ``suspects`` its replicas that may have lost records.
+    ``suspects`` its replicas that may have lost records. ``on_suspects_listed`` is called when
+    ZooKeeper lists them.
     """
 
     def __init__(
@@ -123,13 +124,16 @@ class Controller:
         settings: ControllerSettings | None = None,
         accepted_epoch: Callable[[], int] = lambda: 0,
         suspects: Callable[[], SuspectReplicas] = lambda: NO_SUSPECTS,
+        on_suspects_listed: Callable[[SuspectReplicas], None] = lambda _: None,
     ) -> None:
         self._services = ControllerServices(
             broker_info.broker_id, store, topic_ids, settings or ControllerSettings()
         )
         self._log = self._services.log(__name__)
         self._election = ControllerElection(broker_info, store, accepted_epoch)
-        self._registration = BrokerRegistrar(self._services, broker_info, suspects)
+        self._registration = BrokerRegistrar(
+            self._services, broker_info, suspects, on_suspects_listed
+        )
         self._partitions = PartitionStateMachine(self._services)
         self._replicas = ReplicaStateMachine(self._services)
         machines = (self._services, self._partitions, self._replicas)

@@ -287,7 +287,7 @@ class ControlRequestHandler:
         if error is not Errors.NONE:
             self._partitions.mark_offline(topic_partition)
         else:
-            self._suspects.forget(topic_partition)
+            self._suspects.on_replaced(topic_partition)
         return error
 
     def _fail_row(self, topic_partition: TopicPartition, unexpected: Exception) -> Errors:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from regent.core.errors import DamagedRecordsError, Errors, StorageError
-from regent.core.model import NO_EPOCH, NO_LEADER, BrokerId, TopicPartition
+from regent.core.model import NO_EPOCH, NO_LEADER, BrokerId, SuspectReplicas, TopicPartition
 from regent.core.protocol.broker import FetchRequest, FetchResponse, FollowerPace
 from regent.core.protocol.client import (
     ACKS_ALL,
@@ -124,8 +124,10 @@ class ReplicaManager:
             broker_id, partitions, cache, quotas.follower, settings
         )
         self._out_of_order = OutOfOrderBatches(settings.idle_fetch_wait_ms)
-        self._replacement = DamagedLogReplacement(broker_id, logs, cache, partitions)
         self._suspects = SuspectTracker(broker_id, logs)
+        self._replacement = DamagedLogReplacement(
+            broker_id, logs, cache, partitions, self._suspects
+        )
         self._control_requests = ControlRequestHandler(
             broker_id, logs, cache, partitions, leaders, fetcher, self._replacement, self._suspects
         )
@@ -556,7 +558,7 @@ class ReplicaManager:
         """Return the damaged logs that the next LeaderAndIsr would replace, once per leadership.
 
         The caller notifies the controller as if a log directory had failed. Call after every
-        UpdateMetadata.
+        UpdateMetadata, before ``take_suspect_changes``, and after ``on_suspects_listed``.
         """
         with self._lock:
             return self._replacement.candidates()
@@ -568,6 +570,11 @@ class ReplicaManager:
         """
         with self._lock:
             return self._suspects.take_changes()
+
+    def on_suspects_listed(self, suspects: SuspectReplicas) -> None:
+        """Learn which replicas of this broker ZooKeeper lists as suspect."""
+        with self._lock:
+            self._suspects.on_listed(suspects)
 
     def take_given_up(self) -> bool:
         """Return whether a controller of Kafka has given up replicas that could serve.

@@ -10,7 +10,7 @@ import logging
 from typing import TypeAlias
 
 from regent.core.errors import Errors
-from regent.core.model import NO_LEADER, BrokerId, TopicPartition
+from regent.core.model import NO_LEADER, BrokerId, SuspectReplicas, TopicPartition
 from regent.core.protocol.control import (
     LeaderAndIsrPartition,
     LeaderAndIsrRequest,
@@ -28,12 +28,13 @@ class SuspectTracker:
 
     def __init__(self, broker_id: BrokerId, logs: ReplicaLogs) -> None:
         self._lost: LostReplicas = []
-        self._has_lost_leader = False
+        self._has_news = False
         self._told = logs.suspect_changes
         self._broker_id = broker_id
         self._logs = logs
         # Leader epoch and partition epoch in which a replica was known not to be in sync.
         self._out_of_sync_in: dict[TopicPartition, tuple[int, int]] = {}
+        self._listed: set[TopicPartition] = set()  # as suspect, in ZooKeeper
         self._refused: dict[TopicPartition, int] = {}  # to lead, in which controller epoch
         self._are_given_up = False
 
@@ -95,7 +96,7 @@ class SuspectTracker:
             return
         version = row.leader_epoch, row.partition_epoch
         if row.leader <= NO_LEADER:
-            self._has_lost_leader = True  # an election now depends on the end of its log
+            self._has_news = True  # an election now depends on the end of its log
         elif self._broker_id not in row.isr:
             self._out_of_sync_in[topic_partition] = max(
                 version, self._out_of_sync_in.get(topic_partition, version)
@@ -109,8 +110,31 @@ class SuspectTracker:
             self._out_of_sync_in.pop(topic_partition, None)
             self._logs.mark_sound(topic_partition)
 
+    def is_listed(self, topic_partition: TopicPartition) -> bool:
+        """Mark a replica with a log as suspect; return whether ZooKeeper lists it as such.
+
+        If not, it is listed soon. A controller then sees the suspicion no later than anything that
+        happens after it.
+        """
+        before = self._logs.suspect_changes
+        self._logs.mark_suspect(topic_partition)
+        if self._logs.suspect_changes != before:
+            self._listed.discard(topic_partition)  # a list that is being written may lack it
+        self._has_news |= topic_partition not in self._listed
+        return topic_partition in self._listed
+
+    def on_listed(self, suspects: SuspectReplicas) -> None:
+        """Learn that ZooKeeper lists these replicas as suspect."""
+        self._listed = set(suspects.ends)
+
+    def on_replaced(self, topic_partition: TopicPartition) -> None:
+        """A replica has an empty log instead of a damaged one: it stays suspect."""
+        self._out_of_sync_in.pop(topic_partition, None)
+        self._refused.pop(topic_partition, None)
+
     def forget(self, topic_partition: TopicPartition) -> None:
         """Forget a replica whose log was removed: a new topic of this name has new epochs."""
+        self.mark_sound(topic_partition)
         self._out_of_sync_in.pop(topic_partition, None)
         self._refused.pop(topic_partition, None)
 
@@ -147,8 +171,8 @@ class SuspectTracker:
 
     def take_changes(self) -> bool:
         """Return whether to notify the controller: suspects changed, or one lost its leader."""
-        has_news = self._has_lost_leader or self._told != self._logs.suspect_changes
-        self._has_lost_leader, self._told = False, self._logs.suspect_changes
+        has_news = self._has_news or self._told != self._logs.suspect_changes
+        self._has_news, self._told = False, self._logs.suspect_changes
         return has_news
 
 

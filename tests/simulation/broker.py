@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
@@ -25,7 +25,13 @@ from regent.core.errors import (
     SessionExpiredError,
     UnreadableError,
 )
-from regent.core.model import BrokerId, BrokerInfo, BrokerRegistration, EndPoint
+from regent.core.model import (
+    BrokerId,
+    BrokerInfo,
+    BrokerRegistration,
+    EndPoint,
+    SuspectReplicas,
+)
 from regent.core.ports import ControlFacts
 from regent.core.protocol.broker import FetchRequest, FetchResponse
 from regent.core.protocol.control import (
@@ -72,6 +78,7 @@ from tests.simulation.client_requests import (
 )
 from tests.simulation.config_listener import ConfigListener
 from tests.simulation.coordinator_server import CoordinatorServer
+from tests.simulation.disk import TOPIC_CONFIGS
 from tests.simulation.fetchers import Fetchers
 from tests.simulation.group_server import GroupServer, GroupWorld
 from tests.simulation.isr_writer import SimulatedIsrWriter
@@ -133,6 +140,8 @@ class SimulatedWorld:
     handle: Callable[[SimulatedBroker, ControllerEvent], list[fx.Effect]]
     observer: RecordObserver
     on_control_request: Callable[[SimulatedBroker, fx.SendControlRequest], None]
+    # Whether the answer to an ISR that a leader has written is lost.
+    is_answer_lost: Callable[[AlterPartitionRequest], bool] = lambda request: False
     check_delay_ms: Callable[[], int] = lambda: 0  # after the read about an unknown controller
     events_handled: int = 0  # by controllers
     inbox_limit: int = MAX_EVENTS  # of events for one controller
@@ -184,6 +193,15 @@ class CurrentSession(FakeZooKeeper):
         self.server.reconnect(self._session_id)
 
 
+class SimulatedStore(ZkControllerStore):
+    """Reads the ``min.insync.replicas`` that leaders use for their topics' logs."""
+
+    def read_min_insync_replicas(self, topics: Collection[str]) -> Mapping[str, int]:
+        """Return the settings of the simulated disks where ZooKeeper has none."""
+        of_disks = {t: TOPIC_CONFIGS[t].min_insync_replicas for t in topics if t in TOPIC_CONFIGS}
+        return {**of_disks, **super().read_min_insync_replicas(topics)}
+
+
 class SimulatedBroker:
     """One process: a controller with its queue and channels, replicas, fetchers, a session."""
 
@@ -226,7 +244,7 @@ class SimulatedBroker:
         self.session = CurrentSession(world.zookeeper, self._on_watch)
         self.settings = world.controller_settings()
         self.info = self._info()
-        self.controller = self._new_controller(ZkControllerStore(self.session, disk.check_cluster))
+        self.controller = self._new_controller(SimulatedStore(self.session, disk.check_cluster))
         self._request_ids = itertools.count(1)
         self._kafka_calls: dict[Exchange, KafkaAnswerer] = {}  # by what they mean
         self._topic_names = TopicNamesById(self.cache)
@@ -264,6 +282,7 @@ class SimulatedBroker:
             self.settings,
             lambda: self.replica_manager.controller_epoch,
             self.disk.suspects,
+            self._on_suspects_listed,
         )
         controller.flush_to(self._perform)
         return controller
@@ -684,6 +703,10 @@ class SimulatedBroker:
             )
         if self.replica_manager.take_given_up():
             self.tell(events.ReplicasGivenUp(self.replica_manager.broker_epoch))
+
+    def _on_suspects_listed(self, suspects: SuspectReplicas) -> None:
+        self.replica_manager.on_suspects_listed(suspects)
+        self._log_care.announce_replaceable_logs()
 
     @property
     def is_about_to_list_suspects(self) -> bool:

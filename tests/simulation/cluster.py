@@ -20,7 +20,11 @@ from regent.core.model import (
     BrokerId,
 )
 from regent.core.protocol.control import ControlRequest, ControlResponse
-from regent.core.protocol.controller import ControllerRequest, ControllerResponse
+from regent.core.protocol.controller import (
+    AlterPartitionRequest,
+    ControllerRequest,
+    ControllerResponse,
+)
 from regent.core.replication.control_request_fence import ControlRequestRefusedError
 from regent.core.replication.replication_settings import ReplicationSettings
 from regent.zk.client.operations import Znode
@@ -171,6 +175,10 @@ class Cluster(Znodes):
     def send_one_at_a_time(self) -> None:
         """Let each control request to a broker wait for the answer to the one before it."""
         self._world.channels_send_two = False
+
+    def lose_isr_answers(self, is_lost: Callable[[AlterPartitionRequest], bool]) -> None:
+        """Let leaders that write ISRs lose answers with their sessions."""
+        self._world.is_answer_lost = is_lost
 
     def delay_checks(self, delay_ms: Callable[[], int]) -> None:
         """Let brokers handle other requests while they ask ZooKeeper about a controller."""

@@ -8,17 +8,23 @@ from collections.abc import Callable, Mapping, Sequence
 from regent.config.settings import KAFKA_SETTINGS
 from regent.core.admin.config_handlers import DEFAULT_BROKER
 from regent.core.admin.topic_settings import UNCLEAN_LEADER_ELECTION
+from regent.core.log_config import LogConfig
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.control import LeaderAndIsrRequest
 from regent.core.setting import text_of
 from regent.zk.znodes import ConfigEntityChangeNotificationSequenceZNode, ConfigEntityZNode
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.cluster import Cluster
+from tests.simulation.disk import TOPIC_CONFIGS
 from tests.simulation.network import RequestBody
 from tests.support.fake_zookeeper import FakeZooKeeperServer
 
 CHANGING_PROBABILITY = 0.3  # of a history
 ACTION_PROBABILITY = 0.04
+LOWERING_HISTORIES = 0.4
+LOWERING_PROBABILITY = 0.3  # in a step of such a history with an eligible replica
+MAX_LOWERED_STEPS = 40
+LEADER_ENDS_PROBABILITY = 0.7
 RATES = ("50", "500", "1000000")  # bytes a second
 RATE_KEYS = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 REPLICAS_KEYS = (
@@ -67,6 +73,55 @@ class Configurations:
         """Remove the throttles, which may keep replicas from catching up."""
         for entity in self._brokers:
             set_config(self._zookeeper, entity, dict.fromkeys(RATE_KEYS))
+
+
+class LoweredMinIsrs:
+    """Lowers ``min.insync.replicas`` of a topic for a moment, and raises it again.
+
+    Meanwhile a leader may commit records that eligible replicas (KIP-966) do not have.
+    It has random numbers of its own.
+    """
+
+    def __init__(self, cluster: Cluster, seed: int, note: Callable[..., None]) -> None:
+        self._cluster = cluster
+        self._random = random.Random(f"lowered min.insync.replicas of {seed}")
+        self._note = note
+        self._is_on = self._random.random() < LOWERING_HISTORIES
+
+    def act(self, meanwhile: Callable[[], None]) -> SimulatedBroker | None:
+        """Sometimes lower and raise it for a partition with eligible replicas.
+
+        Return its leader if that is to end now.
+        """
+        partitions = self._partitions_with_eligible_replicas() if self._is_on else {}
+        if not partitions or self._random.random() >= LOWERING_PROBABILITY:
+            return None
+        name, leader = self._random.choice(sorted(partitions.items()))
+        self._note("lower min.insync.replicas of %s", name.topic)
+        self._configure(name.topic, "1", LogConfig())
+        for _ in range(self._random.randrange(MAX_LOWERED_STEPS)):
+            meanwhile()
+        self._note("raise min.insync.replicas of %s", name.topic)
+        self._configure(name.topic, None, TOPIC_CONFIGS[name.topic])
+        is_to_end = self._random.random() < LEADER_ENDS_PROBABILITY
+        return self._cluster.brokers.get(leader) if is_to_end else None
+
+    def _configure(self, topic: str, min_isr: str | None, config: LogConfig) -> None:
+        set_config(self._cluster.zookeeper, f"topics/{topic}", {"min.insync.replicas": min_isr})
+        for disk in self._cluster.disks.values():
+            disk.configure({topic: config})
+
+    def _partitions_with_eligible_replicas(self) -> dict[TopicPartition, BrokerId]:
+        """Return the partitions of which the last in-sync replica leads, with their leaders."""
+        found: dict[TopicPartition, BrokerId] = {}
+        for broker_id, broker in self._cluster.brokers.items():
+            for name, partition in broker.replica_manager.partitions.items():
+                is_it = name.topic in TOPIC_CONFIGS and partition.isr == (broker_id,)
+                state = self._cluster.state(name) if is_it else None
+                now = None if state is None else state.leader_and_isr
+                if now is not None and now.leader == broker_id and now.eligible_leader_replicas:
+                    found[name] = broker_id
+        return found
 
 
 def set_config(

@@ -63,6 +63,31 @@ class Damage:
                 return True
         return False
 
+    def last_members(self) -> list[BrokerId]:
+        """Return the brokers that are alone in an ISR while an eligible replica has an empty log.
+
+        The eligible replica fetches all records again, which may take hours.
+        """
+        found: set[BrokerId] = set()
+        for name, (filled, empty) in self._copies().items():
+            state = self._cluster.state(name) if filled and empty else None
+            if state is not None and len(state.leader_and_isr.isr) == 1:
+                (member,) = state.leader_and_isr.isr
+                if member in filled and empty & {*state.leader_and_isr.eligible_leader_replicas}:
+                    found.add(member)
+        return sorted(found)
+
+    def _copies(self) -> dict[TopicPartition, tuple[set[BrokerId], set[BrokerId]]]:
+        """Return for each partition the live brokers with records of it, and with empty logs."""
+        found: dict[TopicPartition, tuple[set[BrokerId], set[BrokerId]]] = {}
+        for broker_id, broker in sorted(self._cluster.brokers.items()):
+            for name in broker.disk.hosted():
+                log = broker.disk.get(name)
+                if log is not None:
+                    copies = found.setdefault(name, (set(), set()))
+                    copies[log.log_end_offset == 0].add(broker_id)
+        return found
+
     def restore_lost_records(self) -> set[BrokerId] | None:
         """Restore the damaged logs of partitions without a complete in-sync replica.
 

@@ -22,6 +22,7 @@ from regent.core.replication.consumer_fetches import DelayedConsumerFetch
 from regent.core.replication.damaged_log_replacement import DamagedLogReplacement
 from regent.core.replication.partition import Role
 from regent.core.replication.replica_manager import ReplicaManager
+from regent.core.replication.suspect_replicas import SuspectTracker
 from tests.support.memory_logs import MemoryLog, MemoryLogs
 
 # --- reads of damaged records ---------------------------------------------------------------------
@@ -92,6 +93,28 @@ def logs_in_sync_replaced() -> Any:
 def logs_replaced_in_the_same_epoch() -> Any:
     """A damaged log is dropped in the same leader epoch, in which its end may still count."""
     return patch.object(DamagedLogReplacement, "_used_in", lambda self, name: -1)
+
+
+def replaced_logs_count_as_sound() -> Any:
+    """The empty log that replaces a damaged one counts as one with all records."""
+    on_replaced = SuspectTracker.on_replaced
+
+    def and_is_sound(self: SuspectTracker, name: Any) -> None:
+        on_replaced(self, name)
+        self.mark_sound(name)
+
+    return patch.object(SuspectTracker, "on_replaced", and_is_sound)
+
+
+def replaced_before_they_are_listed() -> Any:
+    """A damaged log is replaced before ZooKeeper lists its replica as suspect."""
+    is_listed = SuspectTracker.is_listed
+
+    def at_once(self: SuspectTracker, name: Any) -> bool:
+        is_listed(self, name)
+        return True
+
+    return patch.object(SuspectTracker, "is_listed", at_once)
 
 
 # --- how it returns -------------------------------------------------------------------------------
@@ -175,6 +198,8 @@ SEARCH_FROM: dict[Callable[[], Any], int] = {
     last_copies_go_out_of_service: 243,
     logs_in_sync_replaced: 16,
     logs_replaced_in_the_same_epoch: 28,
+    replaced_logs_count_as_sound: 138,
+    replaced_before_they_are_listed: 28,
     replaceable_logs_not_notified: 104,
     offline_replicas_never_asked: 104,
     stopped_replicas_started_by_notifications: 28,

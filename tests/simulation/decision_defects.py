@@ -320,8 +320,18 @@ def late_copies_applied() -> Any:
     return patch.object(ControlRequestFence, "refuse", without_sequence)
 
 
+def eligible_replicas_outlive_settings() -> Any:
+    """An eligible replica stays so when ``min.insync.replicas`` was lowered and raised again."""
+    return patch.object(
+        controller_store.ZkControllerStore,
+        "read_config_zxids",
+        lambda self, topics: dict.fromkeys(topics, 0),
+    )
+
+
 SEARCH_FROM: dict[Callable[[], Any], int] = {
     proposals_of_stale_leader_epochs: 16,
+    eligible_replicas_outlive_settings: 180,
     refused_proposals_written: 85,
     proposals_of_former_broker_epochs: 88,
     members_of_any_broker_epoch: 112,

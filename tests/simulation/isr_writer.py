@@ -23,9 +23,10 @@ class SimulatedIsrWriter:
         self._writer = IsrWriter(broker.replica_manager, ZkIsrStore(broker.session), broker.now_ms)
 
     def alter(self, request: AlterPartitionRequest) -> AlterPartitionResponse | None:
-        """Write a proposal; None without a session."""
+        """Write a proposal; None without a session, or if it ends before the answer."""
         with suppress(SessionExpiredError), self._as_another_thread():
-            return self._writer.alter_partitions(request, self._broker.now_ms)
+            answer = self._writer.alter_partitions(request, self._broker.now_ms)
+            return None if self._broker.world.is_answer_lost(request) else answer
         return None
 
     def propagate_again_and_again(self) -> None:

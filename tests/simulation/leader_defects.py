@@ -18,10 +18,12 @@ from regent.core.controller.election import partition_change
 from regent.core.controller.election.partition_change import AlterIsr
 from regent.core.errors import Errors
 from regent.core.model import LeaderRecoveryState
+from regent.core.protocol.controller import AlteredPartition
 from regent.core.replication.follower_fetches import FollowerFetches
 from regent.core.replication.leader_partitions import LeaderPartitions
 from regent.core.replication.partition import Partition
 from regent.core.replication.produce import DelayedProduce, Produce
+from regent.zk.stores.isr_store import ZkIsrStore
 from tests.support.memory_logs import MemoryLog
 
 
@@ -119,6 +121,22 @@ def any_recovery_state_accepted() -> Any:
     return patch.object(partition_change, "_is_valid_isr", in_any_state)
 
 
+def restarted_members_refused_unread() -> Any:
+    """A leader that writes ISRs refuses restarted members before it reads the stored state."""
+    alter = ZkIsrStore.alter_partitions
+
+    def refusing(self: ZkIsrStore, request: Any, controller_epochs: Any) -> Any:
+        others = self._with_members_of_other_epochs(request)
+        answer = alter(self, request, controller_epochs)
+        refused = [
+            AlteredPartition(*row[:2], Errors.INELIGIBLE_REPLICA) if row[:2] in others else row
+            for row in answer.partitions
+        ]
+        return replace(answer, partitions=tuple(refused))
+
+    return patch.object(ZkIsrStore, "alter_partitions", refusing)
+
+
 SEARCH_FROM: dict[Callable[[], Any], int] = {
     positions_kept_by_later_leaders: 10,
     watermarks_stay_beyond_truncated_logs: 96,
@@ -127,4 +145,5 @@ SEARCH_FROM: dict[Callable[[], Any], int] = {
     fetches_of_former_broker_epochs_count: 1459,
     recovering_leaders_expand_isr: 4,
     any_recovery_state_accepted: 199,
+    restarted_members_refused_unread: 319,
 }

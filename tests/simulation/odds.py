@@ -81,6 +81,7 @@ GROUPS_ACT_PROBABILITY = 0.12  # in a step of a history with groups
 TRANSACTIONS_PROBABILITY = 0.03
 TRANSACTIONS_ACT_PROBABILITY = 0.15  # in a step of a history with transactions
 LEADERS_WRITE_PROBABILITY = 0.2
+LOST_ISR_ANSWER_PROBABILITY = 0.1
 BROKEN_START_PROBABILITY = 0.1
 BROKEN_START_AT_A_BAD_MOMENT = 0.9  # while a topic in the directory is to be deleted
 SAME_DISK_PROBABILITY = 0.6
@@ -100,6 +101,7 @@ PROBING_PROBABILITY = 0.2
 SMALL_REQUEST_PROBABILITY = 0.3
 HIDING_HISTORIES = 0.08
 HIDING_PROBABILITY = 0.03
+LAST_MEMBER_PROBABILITY = 0.5  # of its end, while an eligible replica has lost its log
 
 
 class Menu:

@@ -287,6 +287,8 @@ class RecordHistory(RecordObserver):
             )
             if partition.proposal is not None:
                 self._check_proposal(broker, partition)
+            elif role is Role.LEADER:
+                self._check_waits_for_all(broker, partition, log)
             present = (log.topic_id, partition.leader_epoch, high_watermark)
             if role is Role.LEADER and log.topic_id is not None and seen.get(name) != present:
                 before = seen.get(name)
@@ -296,6 +298,23 @@ class RecordHistory(RecordObserver):
             elif role is Role.FOLLOWER and seen.get(name) != present:
                 seen[name] = present
                 self._check_follower_knows(broker, partition, log)
+
+    def _check_waits_for_all(
+        self, broker: SimulatedBroker, partition: Partition, log: SimulatedLog
+    ) -> None:
+        """A leader without a proposal counts every member of the stored ISR before it commits."""
+        known = self.of(log)
+        if known is None or known.is_tainted:
+            return
+        self._leaderships.check()
+        now = self._leaderships.current.get(partition.topic_partition)
+        if now is None:
+            return
+        if (now.leader, now.leader_epoch) == (broker.broker_id, partition.leader_epoch):
+            assert set(now.isr) <= set(partition.maximal_isr), (
+                f"LeaderKnowsItsIsr: broker {broker.broker_id} commits without members of"
+                f" {now}: {partition}"
+            )
 
     def _check_follower_knows(
         self, broker: SimulatedBroker, partition: Partition, log: SimulatedLog

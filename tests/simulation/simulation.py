@@ -35,7 +35,7 @@ from tests.simulation.broker import PlantedError, SimulatedBroker
 from tests.simulation.client_requests import ClientRequest, CoordinatorCall
 from tests.simulation.clients import Clients
 from tests.simulation.cluster import REPLICATION, Cluster, SimulatedCrashError, short_settings
-from tests.simulation.configurations import Configurations
+from tests.simulation.configurations import Configurations, LoweredMinIsrs
 from tests.simulation.convergence import assert_converged
 from tests.simulation.damage import Damage
 from tests.simulation.denials import Denials
@@ -61,7 +61,9 @@ from tests.simulation.odds import (
     HIDING_HISTORIES,
     HIDING_PROBABILITY,
     KEPT_CONTROLLERS_PROBABILITY,
+    LAST_MEMBER_PROBABILITY,
     LEADERS_WRITE_PROBABILITY,
+    LOST_ISR_ANSWER_PROBABILITY,
     MAX_DELAY_MS,
     MAX_FIRST_RECORDS,
     MAX_FIRST_TOPICS,
@@ -154,6 +156,7 @@ class Simulation:
         self.cluster.network.fate = self._fate
         self.cluster.network.delay_ms = self._delay_ms
         self._limit_queues(seed)
+        self.cluster.lose_isr_answers(self._is_isr_answer_lost)
         self._faults_are_on = True
         self._stalls = 0
         self._ports: dict[int, int] = {}  # broker -> the port of its last process
@@ -177,6 +180,7 @@ class Simulation:
         self._addresses = Addresses(self.cluster, seed, self.situations, self._note)
         self.cluster.before_rest = self._before_rest
         self._configurations = Configurations(self.cluster, BROKERS, seed, self._note)
+        self._lowered = LoweredMinIsrs(self.cluster, seed, self._note)
         self._damage = Damage(self.cluster, self.random, self._note)
         self._applications = self._begin_applications(seed)
         self._add_removals_and_forgeries()
@@ -250,6 +254,9 @@ class Simulation:
         self._has_tokens = has_tokens(seed) and not self._kinds.is_on
         self._hiding_dice = random.Random(f"{seed}, hidden logs")
         self._hides_logs = self._hiding_dice.random() < HIDING_HISTORIES
+        self._isr_dice = random.Random(f"{seed}, isr answers")
+        self._restarting: list[BrokerId] = []  # members of an ISR whose answer was lost
+        self._last_member_dice = random.Random(f"{seed}, last members")
         self._has_unexpected_errors = self._rare_dice.random() < UNEXPECTED_ERRORS_PROBABILITY
         is_probing = self._rare_dice.random() < PROBING_PROBABILITY
         self._broker_answer_timeout_ms = 6_000 if is_probing else 0
@@ -380,6 +387,9 @@ class Simulation:
             application.act_at_times()
         if self._faults_are_on:
             self._hide_logs_to_be_deleted()
+            self._end_a_last_member()
+            self._restart_proposed_members()
+            self._lower_min_insync_replicas()
             self._configurations.act()
             self._token_clients.act()
             if not is_with_kafka:
@@ -672,6 +682,58 @@ class Simulation:
             self._note("kill %d", broker.broker_id)
             self._delete_while_unreachable({name.topic for name in broker.disk.hosted()})
             self._end(broker, loses_power=self.random.random() < self._odds.power_loss)
+
+    def _lower_min_insync_replicas(self) -> None:
+        """Sometimes let a leader commit what eligible replicas lack, and end it."""
+        if self._is_calm or self._kinds.is_on or self._stalls or self.has_files:
+            return
+
+        def meanwhile() -> None:
+            self.clients.act()
+            self._step()
+
+        leader = self._lowered.act(meanwhile)
+        if leader is None or self._is_in_call(leader):
+            return
+        if not (self._keeps_controllers and leader.controller.is_active):
+            self._note("kill %d, the leader", leader.broker_id)
+            self._end(leader)
+            self.cluster.expire(self._forgotten_sessions.pop())
+
+    def _is_isr_answer_lost(self, request: AlterPartitionRequest) -> bool:
+        """Whether a leader does not learn that its ISR is written; its members restart then."""
+        if not self._faults_are_on or self._is_calm or self._kinds.is_on:
+            return False
+        if self._isr_dice.random() >= LOST_ISR_ANSWER_PROBABILITY:
+            return False
+        self._note("  %d loses the answer to its ISRs", request.broker_id)
+        members = {m for row in request.partitions for m in row.new_isr} - {request.broker_id}
+        self._restarting += sorted(members)
+        return True
+
+    def _restart_proposed_members(self) -> None:
+        """Restart the proposed members of ISRs whose leaders do not know that they are written."""
+        restarting, self._restarting = self._restarting, []
+        for broker_id in restarting:
+            broker = self.cluster.brokers.get(broker_id)
+            if broker is None or self._is_in_call(broker):
+                continue
+            if not (self._keeps_controllers and broker.controller.is_active):
+                self._bounce(broker)
+
+    def _end_a_last_member(self) -> None:
+        """Sometimes end the last in-sync replica while an eligible one has lost its log."""
+        if self._is_calm or self._kinds.is_on or self._stalls:
+            return
+        active = self.cluster.active_controllers
+        for broker_id in self._damage.last_members():
+            broker = self.cluster.brokers[broker_id]
+            is_kept = self._keeps_controllers and broker in active
+            dice = self._last_member_dice.random()
+            if dice < LAST_MEMBER_PROBABILITY and not is_kept and not self._is_in_call(broker):
+                self._note("kill %d, the last in-sync replica", broker_id)
+                self._end(broker)
+                self.cluster.expire(self._forgotten_sessions.pop())
 
     def _hide_logs_to_be_deleted(self) -> None:
         """Sometimes start a broker without a directory whose logs are to be deleted."""

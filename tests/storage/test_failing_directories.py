@@ -212,3 +212,22 @@ def test_the_topic_id_of_an_unusable_log_is_known(two: Machine, logs: LogManager
     assert logs.is_damaged(T0)
     assert logs.topic_id(T0) == TOPIC_ID
     assert logs.topic_id(TopicPartition("nothing", 0)) is None
+
+
+def test_a_replica_stays_suspect_when_the_directory_of_its_former_log_fails(
+    two: Machine, logs: LogManager
+):
+    logs.note_lost(())
+    logs.mark_damaged(T0, "at 7")
+    logs.mark_suspect(T0)
+    logs.set_aside(T0)
+    for number in range(3):  # the next log is created in the other directory
+        if logs.get_or_create(T0, TOPIC_ID, is_new=True).directory.path == two.directories[1]:
+            break
+        create(logs, T0._replace(partition=10 + number))
+    full_directory = log_of(logs, U0)
+    assert full_directory.directory.path == two.directories[0]
+    full(full_directory)
+    with pytest.raises(StorageError):
+        fill(full_directory, 1)
+    assert logs.suspects().end_of(T0) is not None

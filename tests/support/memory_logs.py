@@ -579,8 +579,11 @@ class MemoryLogs(NotesInMemory):
     def set_aside(self, topic_partition: TopicPartition) -> None:
         """Set the log aside, unless its directory has failed."""
         self.aside.append(topic_partition)
-        if not self.is_offline(topic_partition) or self.is_damaged(topic_partition):
+        is_damaged = self.is_damaged(topic_partition)
+        stays = self.suspect & {topic_partition} if is_damaged else set()
+        if is_damaged or not self.is_offline(topic_partition):
             self._remove(topic_partition)
+        self.suspect |= stays
 
     def mark_damaged(self, topic_partition: TopicPartition, reason: str) -> None:
         """Take a log out of service."""
@@ -663,6 +666,12 @@ class MemoryLogs(NotesInMemory):
         if not self.has_failed:
             self.suspect.update(topic_partitions)
             self.is_new &= not are_all
+            self.suspect_changes += 1
+
+    def mark_suspect(self, topic_partition: TopicPartition) -> None:
+        """Mark a replica with a log as suspect."""
+        if topic_partition in self._logs and topic_partition not in self.suspect:
+            self.suspect.add(topic_partition)
             self.suspect_changes += 1
 
     def mark_sound(self, topic_partition: TopicPartition) -> None:

@@ -161,12 +161,13 @@ class ZkBrokerStore(WatchingStore):
                 return znodes.BrokerIdZNode.decode(registration.data, ruler).is_of_kafka
         return False
 
-    def publish_suspects(self, info: BrokerInfo, suspects: SuspectReplicas) -> None:
+    def publish_suspects(self, info: BrokerInfo, suspects: SuspectReplicas) -> bool:
         """Write a new list of suspect replicas, and change the registration to name it."""
         node = self._zookeeper.get(znodes.BrokerIdZNode.path(info.broker_id))
         if node is None or node.stat.ephemeral_owner != self._zookeeper.session_id:
-            return  # ``register_broker`` will list them
+            return False  # ``register_broker`` will list them
         self._update_registration(node, info, suspects)
+        return True
 
     def _update_registration(
         self, node: Znode, info: BrokerInfo, suspects: SuspectReplicas

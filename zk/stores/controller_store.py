@@ -68,6 +68,7 @@ log = logging.getLogger(__name__)
 _SOMETHING_CHANGED = frozenset(
     {ZkError.NO_NODE, ZkError.BAD_VERSION, ZkError.NODE_EXISTS, ZkError.NOT_EMPTY}
 )
+_MAX_ZXID = 2**63 - 1
 _MIN_INSYNC_REPLICAS = "min.insync.replicas"
 
 
@@ -332,9 +333,7 @@ class ZkControllerStore(
 
         Missing if neither is set, or the text is not valid.
         """
-        paths = [ConfigEntityZNode.path("topics", topic) for topic in topics]
-        paths.append(ConfigEntityZNode.path("brokers", DEFAULT_ENTITY_NAME))
-        *of_topics, of_brokers = self._zookeeper.get_many(paths)
+        *of_topics, of_brokers = self._zookeeper.get_many(_paths_of_configs(topics))
         settings: dict[str, int] = {}
         for topic, of_topic in zip(topics, of_topics, strict=True):
             for node in (of_brokers, of_topic):
@@ -343,6 +342,13 @@ class ZkControllerStore(
                     if _MIN_INSYNC_REPLICAS in config:
                         settings[topic] = int(config[_MIN_INSYNC_REPLICAS])
         return settings
+
+    def read_config_zxids(self, topics: Collection[str]) -> Mapping[str, int]:
+        """Read the zxid of the last change of each topic's configuration, or of all brokers'."""
+        *of_topics, of_brokers = map(
+            _last_zxid, self._zookeeper.get_many(_paths_of_configs(topics))
+        )
+        return {topic: max(zxid, of_brokers) for topic, zxid in zip(topics, of_topics, strict=True)}
 
     # --- partition states ---
 
@@ -424,6 +430,19 @@ class ZkControllerStore(
     ) -> dict[TopicPartition, Outcome]:
         outcomes = self._write_fenced(list(writes.values()), epoch_zk_version)
         return dict(zip(writes, outcomes, strict=True))
+
+
+def _paths_of_configs(topics: Collection[str]) -> list[str]:
+    """Return the configurations of topics, and last that of all brokers."""
+    paths = [ConfigEntityZNode.path("topics", topic) for topic in topics]
+    return [*paths, ConfigEntityZNode.path("brokers", DEFAULT_ENTITY_NAME)]
+
+
+def _last_zxid(node: Znode | None) -> int:
+    """Return the zxid of the last write of a znode; as late as possible if it is unreadable."""
+    if isinstance(node, UnreadableZnode):
+        return _MAX_ZXID
+    return 0 if node is None else node.stat.mzxid
 
 
 def _unclean_leader_election(topic: str, node: Znode) -> bool | None:

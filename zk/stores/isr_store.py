@@ -47,22 +47,24 @@ class ZkIsrStore(ZnodeStore):
 
         ``controller_epochs`` has the controller epoch of each LeaderAndIsr request; a partition
         without one is answered UNKNOWN_TOPIC_OR_PARTITION. A partition with an ISR member that is
-        not registered with the broker epoch that the leader saw is answered INELIGIBLE_REPLICA. A
-        write may be refused because its first attempt, whose answer was lost, was applied: the
-        stored state is read to find out. Raises ``SessionExpiredError``.
+        not registered with the broker epoch that the leader saw is not written, and answered
+        INELIGIBLE_REPLICA if nothing has changed its state. A write may be refused, or a member may
+        have restarted, although the first attempt, whose answer was lost, was applied: the stored
+        state is read to find out. Raises ``SessionExpiredError``.
         """
         ineligible = self._with_members_of_other_epochs(request)
         wanted = {
             row.topic_partition: _proposed(request, row, controller_epochs[row.topic_partition])
             for row in request.partitions
-            if row.topic_partition in controller_epochs and row.topic_partition not in ineligible
+            if row.topic_partition in controller_epochs
         }
-        written = write_unfenced(self._zookeeper, partition_state_writes(wanted))
-        outcomes = dict(zip(wanted, map(version_or_error, written), strict=True))
+        writable = {name: state for name, state in wanted.items() if name not in ineligible}
+        written = write_unfenced(self._zookeeper, partition_state_writes(writable))
+        outcomes = dict(zip(writable, map(version_or_error, written), strict=True))
         contested = [
             topic_partition
-            for topic_partition, outcome in outcomes.items()
-            if outcome is WriteError.BAD_VERSION
+            for topic_partition in wanted
+            if outcomes.get(topic_partition, WriteError.BAD_VERSION) is WriteError.BAD_VERSION
         ]
         stored = self.read_partition_states(contested) if contested else {}
         altered = []
@@ -72,8 +74,6 @@ class ZkIsrStore(ZnodeStore):
             if isinstance(outcome, int):
                 leadership = wanted[topic_partition].leader_and_isr.with_partition_epoch(outcome)
                 altered.append(_altered(topic_partition, Errors.NONE, leadership))
-            elif topic_partition in ineligible:
-                altered.append(AlteredPartition(*topic_partition, Errors.INELIGIBLE_REPLICA))
             elif topic_partition in stored:
                 altered.append(
                     _contested(topic_partition, wanted[topic_partition], stored[topic_partition])
@@ -149,11 +149,13 @@ def _contested(
     wanted: LeaderIsrAndControllerEpoch,
     stored: LeaderIsrAndControllerEpoch | BadDataError,
 ) -> AlteredPartition:
-    """Return the answer to a proposal whose condition failed: the stored state."""
+    """Return the answer to a proposal that was not written now: a newer state, if there is one."""
     if isinstance(stored, BadDataError):
         return AlteredPartition(*topic_partition, Errors.UNKNOWN_SERVER_ERROR)
     found = stored.leader_and_isr
     proposed = wanted.leader_and_isr
+    if found.partition_epoch == proposed.partition_epoch:  # not written: a member has restarted
+        return AlteredPartition(*topic_partition, Errors.INELIGIBLE_REPLICA)
     if stored == wanted._replace(
         leader_and_isr=proposed.with_partition_epoch(found.partition_epoch)
     ):

@@ -24,17 +24,22 @@ _MAX_DOUBLINGS = 7
 
 
 class BrokerRegistrar:
-    """Registers one broker; ``suspects`` returns its replicas that may have lost records."""
+    """Registers one broker; ``suspects`` returns its replicas that may have lost records.
+
+    ``on_suspects_listed`` is called with those that ZooKeeper lists since a write of ``update``.
+    """
 
     def __init__(
         self,
         services: ControllerServices,
         info: BrokerInfo,
         suspects: Callable[[], SuspectReplicas],
+        on_suspects_listed: Callable[[SuspectReplicas], None],
     ) -> None:
         self.info = info
         self._services = services
         self._suspects = suspects
+        self._on_suspects_listed = on_suspects_listed
         self._log = services.log(__name__)
         self._broker_epoch = -1
         self._renewals = 0
@@ -67,7 +72,9 @@ class BrokerRegistrar:
     def update(self) -> None:
         """Write our endpoints and suspect replicas, if we are registered with others."""
         try:
-            self._services.store.publish_suspects(self.info, self._suspects())
+            suspects = self._suspects()
+            if self._services.store.publish_suspects(self.info, suspects):
+                self._on_suspects_listed(suspects)
         except SessionExpiredError:
             raise  # the registration in the next session has them
         except RegentError as error:

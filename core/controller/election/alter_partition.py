@@ -13,7 +13,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from regent.core.controller.effects import PartitionChanged
-from regent.core.controller.election.decisions import DecidedGroup, keep_eligible_replicas
+from regent.core.controller.election.decisions import (
+    DecidedGroup,
+    keep_eligible_replicas,
+    without_outdated_eligible_replicas,
+)
 from regent.core.controller.election.election import (
     ChangeRefused,
     PartitionChange,
@@ -153,7 +157,13 @@ class AlterPartitions:
     # --- writing ---
 
     def _keep_eligible_replicas(self, changes: Changes) -> Changes:
-        decisions = [DecidedGroup([p], self._current(p), change) for p, change in changes.items()]
+        before = {p: self._current(p) for p in changes}
+        outdated = without_outdated_eligible_replicas(self._services, before)
+        for p in outdated:
+            after = changes[p].leader_and_isr._replace(eligible_leader_replicas=())
+            changes[p] = changes[p]._replace(leader_and_isr=after)
+        before |= outdated
+        decisions = [DecidedGroup([p], before[p], change) for p, change in changes.items()]
         kept = keep_eligible_replicas(self._services, decisions)
         return {decision.partitions[0]: decision.change for decision in kept}
 

@@ -9,7 +9,7 @@ A topic's setting is read only for the partitions where it matters, and divides 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeVar
 
@@ -34,7 +34,6 @@ from regent.core.model import NO_LEADER, LeaderAndIsr, TopicPartition
 Failures: TypeAlias = dict[TopicPartition, StateChangeFailedError]
 CauseOf: TypeAlias = Cause | Callable[[TopicPartition], Cause]
 T = TypeVar("T")
-G = TypeVar("G", "_Case", "DecidedGroup")
 
 NOBODY_COMMITS = 2**31  # as ``min.insync.replicas``: more than an ISR can have
 
@@ -64,7 +63,8 @@ def decide(
     """Return the decision about each partition, in the given order, and the refusals."""
     decisions: list[DecidedGroup] = []
     failures: Failures = {}
-    for case in _with_settings(services, _cases(services, current, cause)):
+    outdated = without_outdated_eligible_replicas(services, current)
+    for case in _with_settings(services, _cases(services, {**current, **outdated}, cause)):
         outcome = change_partition(case.now, case.replicas, case.cause)
         if isinstance(outcome, ChangeRefused):
             failures |= {
@@ -75,6 +75,10 @@ def decide(
     decided: dict[TopicPartition, DecidedGroup] = {}
     for decision in keep_eligible_replicas(services, decisions):
         decided.update(dict.fromkeys(decision.partitions, decision))
+    for p, now in outdated.items():
+        if p in decided and decided[p].change.leader_and_isr == now:  # no reason for a write
+            change = decided[p].change._replace(leader_and_isr=current[p])
+            decided[p] = DecidedGroup([p], current[p], change)
     return {p: decided[p] for p in current if p in decided}, failures
 
 
@@ -86,7 +90,7 @@ def _cases(
         replicas = partition_replicas(services.context, partitions[0])
         by_cause = _by(partitions, cause) if callable(cause) else {cause: partitions}
         cases += [_Case(alike, condition.now, why, replicas) for why, alike in by_cause.items()]
-    return _without_outdated_eligible_replicas(services, cases)
+    return cases
 
 
 def _by(
@@ -129,22 +133,28 @@ def _with_settings(services: ControllerServices, cases: Iterable[_Case]) -> list
 # --- eligible replicas ---
 
 
-def _without_outdated_eligible_replicas(
-    services: ControllerServices, cases: list[_Case]
-) -> list[_Case]:
-    """Drop eligible replicas where the ISR suffices since ``min.insync.replicas`` was lowered.
+def without_outdated_eligible_replicas(
+    services: ControllerServices, current: Mapping[TopicPartition, LeaderAndIsr]
+) -> dict[TopicPartition, LeaderAndIsr]:
+    """Return the leaderships without eligible replicas that do not count any more.
 
-    The leader may have committed records without them.
+    The leader may have committed records without them: the ISR suffices since
+    ``min.insync.replicas`` was lowered. Or that was lowered and raised again, if any configuration
+    has changed since the state was written. Other leaderships are not returned.
     """
-    led = [c for c in cases if c.now.eligible_leader_replicas and c.now.leader != NO_LEADER]
+    led = [
+        p for p, now in current.items() if now.eligible_leader_replicas and now.leader != NO_LEADER
+    ]
     if not led:
-        return cases
-    settled = [case for case in cases if case not in led]
-    for case, min_isr in _by_min_insync_replicas(services, led):
-        is_outdated = len(case.now.isr) >= min_isr
-        now = case.now._replace(eligible_leader_replicas=()) if is_outdated else case.now
-        settled.append(replace(case, now=now))
-    return settled
+        return {}
+    _, written = services.store.read_partition_states_with_zxids(led)
+    configured = services.store.read_config_zxids({p.topic for p in led})
+    needed = _min_insync_replicas(services, led)
+    return {
+        p: current[p]._replace(eligible_leader_replicas=())
+        for p in led
+        if len(current[p].isr) >= needed[p] or configured[p.topic] > written.get(p, 0)
+    }
 
 
 def keep_eligible_replicas(
@@ -171,24 +181,23 @@ def keep_eligible_replicas(
         else:
             unsettled.append(decision)
     if unsettled:
-        kept += [_keeping(d, isr) for d, isr in _by_min_insync_replicas(services, unsettled)]
+        needed = _min_insync_replicas(services, [p for d in unsettled for p in d.partitions])
+        kept += [
+            _keeping(replace(decision, partitions=partitions), min_isr)
+            for decision in unsettled
+            for min_isr, partitions in _by(decision.partitions, needed.__getitem__).items()
+        ]
     return kept
 
 
-def _by_min_insync_replicas(
-    services: ControllerServices, groups: Collection[G]
-) -> Iterator[tuple[G, int]]:
-    """Divide groups by how many replicas must be in sync: at most as many as are assigned."""
-    topics = sorted({p.topic for group in groups for p in group.partitions})
-    settings = services.store.read_min_insync_replicas(topics)
+def _min_insync_replicas(
+    services: ControllerServices, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Return how many replicas must be in sync: at most as many as are assigned."""
+    settings = services.store.read_min_insync_replicas(sorted({p.topic for p in partitions}))
     default = services.settings.min_insync_replicas
     assigned = services.context.partition_replica_assignment
-    for group in groups:
-        by_setting = _by(
-            group.partitions, lambda p: min(settings.get(p.topic, default), len(assigned(p)))
-        )
-        for min_isr, partitions in by_setting.items():
-            yield replace(group, partitions=partitions), min_isr
+    return {p: min(settings.get(p.topic, default), len(assigned(p))) for p in partitions}
 
 
 def _removes_replicas(decision: DecidedGroup) -> bool:

@@ -11,6 +11,8 @@ from regent.core.controller.effects import RecordChanges, SendResponse
 from regent.core.controller.events import AlterPartitionReceived
 from regent.core.errors import ControllerMovedError, Errors
 from regent.core.model import (
+    LeaderAndIsr,
+    LeaderIsrAndControllerEpoch,
     LeaderRecoveryState,
     LogEnd,
     ReplicaAssignment,
@@ -23,7 +25,7 @@ from regent.core.protocol.controller import (
     AlterPartitionResponse,
     AlterPartitionRow,
 )
-from regent.zk.znodes import TopicPartitionStateZNode
+from regent.zk.znodes import ConfigEntityZNode, TopicPartitionStateZNode
 from tests.support.controller_parts import Candidate, ControllerParts, kinds, metadata_rows, of_type
 from tests.support.fake_zookeeper import Call, Moment, act_once, lose_connection
 from tests.support.world import T0, T1, World, leadership, topic_id
@@ -101,6 +103,39 @@ def test_an_accepted_isr_keeps_the_leader_epoch(
     stored = parts.state(T0)
     assert stored == leadership(1, isr, leader_epoch=4, partition_epoch=3, controller_epoch=1)
     assert stored == parts.context.partition_leadership_info(T0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "isr", "eligible"),
+    [
+        ("", (1,), (3, 2)),
+        ("23", (1,), (2,)),
+        ("2", (1,), (2,)),
+        ("3", (1, 2), ()),
+        ("", (1, 2), ()),
+    ],
+)
+def test_an_eligible_replica_that_may_lack_records_does_not_stay_eligible(
+    parts: ControllerParts, changes: str, isr: tuple[int, ...], eligible: tuple[int, ...]
+) -> None:
+    """``min.insync.replicas`` was 3 when replica 3 left the ISR; it is lowered and raised."""
+    entity = ConfigEntityZNode.path("topics", "t")
+    parts.zookeeper.put(entity, ConfigEntityZNode.encode({"min.insync.replicas": "3"}))
+    now = LeaderAndIsr(1, (1, 2), 4, eligible_leader_replicas=(3,))
+    parts.put_leadership(T0, LeaderIsrAndControllerEpoch(now, 1))
+    stored = parts.state(T0)
+    assert stored is not None
+    parts.context.put_partition_leadership_info(T0, stored)
+    for value in changes:
+        parts.zookeeper.put(entity, ConfigEntityZNode.encode({"min.insync.replicas": value}))
+    propose(parts, row(*isr, partition_epoch=3))
+    state = parts.state(T0)
+    assert state is not None
+    assert state.leader_and_isr.isr == isr
+    if isr != now.isr:
+        assert state.leader_and_isr.eligible_leader_replicas == eligible
+    else:
+        assert state == stored, "there is no reason for a write"
 
 
 def test_an_accepted_isr_is_sent_to_all_brokers_by_update_metadata_only(

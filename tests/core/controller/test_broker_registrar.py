@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from regent.core.controller.controller import Controller
 from regent.core.controller.controller_election import ControllerElection
 from regent.core.controller.effects import BrokerRegistered, ScheduleEvent
-from regent.core.controller.events import ReplicasGivenUp
+from regent.core.controller.events import ReplicasGivenUp, SuspectReplicasChanged
 from regent.core.controller.services import ControllerSettings
 from regent.core.model import LogEnd, SuspectReplicas
 from regent.zk.stores.controller_store import ZkControllerStore
@@ -93,3 +94,24 @@ def test_a_renewed_registration_keeps_its_list_of_suspects_and_later_ones_have_o
         registration = store.read_broker(OURS)
         assert registration is not None
         assert registration.suspects == suspects  # type: ignore[union-attr]
+
+
+def test_a_broker_learns_which_suspects_zookeeper_lists_when_they_are_written(world: World):
+    candidate = Candidate(world, OURS)
+    store, lost = ZkControllerStore(candidate.session), SuspectReplicas({T0: LogEnd(1, 2)})
+    listed: list[SuspectReplicas] = []
+    controller = Controller(
+        broker_info(OURS),
+        store,
+        candidate.topic_ids,
+        suspects=lambda: lost,
+        on_suspects_listed=listed.append,
+    )
+    controller.handle(SuspectReplicasChanged(), 0)
+    assert listed == [], "it is not registered"
+    candidate.start()
+    for times in (1, 2):
+        controller.handle(SuspectReplicasChanged(), 0)
+        assert listed == [lost] * times
+        registration = store.read_broker(OURS)
+        assert registration.suspects == lost  # type: ignore[union-attr]

@@ -141,13 +141,20 @@ def test_a_replica_that_failed_with_the_leader_is_eligible_when_all_other_replic
 
 
 @pytest.mark.parametrize(
-    ("entity", "value", "leader"),
-    [("topics/t", "1", -1), ("brokers/<default>", "1", -1), ("topics/t", "2", 2)],
+    ("entity", "values", "leader"),
+    [
+        ("topics/t", "", 2),
+        ("topics/t", "1", -1),
+        ("topics/t", "12", -1),
+        ("brokers/<default>", "1", -1),
+        ("brokers/<default>", "12", -1),
+        ("topics/u", "1", 2),
+    ],
 )
 def test_an_eligible_replica_leads_unless_the_isr_could_commit_without_it(
-    world: World, entity: str, value: str, leader: int
+    world: World, entity: str, values: str, leader: int
 ) -> None:
-    """``min.insync.replicas`` was 2 when replica 2 left the ISR."""
+    """``min.insync.replicas`` was 2 when replica 2 left the ISR; it may be lowered and raised."""
     world.zookeeper.put(
         "/config/brokers/<default>", ConfigEntityZNode.encode(MIN_INSYNC_REPLICAS_2)
     )
@@ -156,8 +163,9 @@ def test_an_eligible_replica_leads_unless_the_isr_could_commit_without_it(
     world.unregister(2)
     candidate.catch_up()
     assert world.leads(T0)[:2] == (1, (1,))
-    config = ConfigEntityZNode.encode({"min.insync.replicas": value})
-    world.zookeeper.put(f"/config/{entity}", config)
+    for value in values:
+        config = ConfigEntityZNode.encode({"min.insync.replicas": value})
+        world.zookeeper.put(f"/config/{entity}", config)
     world.unregister(1)
     world.register(2)
     candidate.catch_up()

@@ -75,6 +75,11 @@ class NumberedLogs(NotesInMemory):
         """Raise."""
         raise NotImplementedError("it knows all")
 
+    def mark_suspect(self, topic_partition: TopicPartition) -> None:
+        """Mark a replica as suspect."""
+        self.suspect_changes += topic_partition not in self.suspect
+        self.suspect.add(topic_partition)
+
     def mark_sound(self, topic_partition: TopicPartition) -> None:
         """Mark a replica as no longer suspect."""
         self.suspect.discard(topic_partition)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from regent.core.errors import DamagedRecordsError, Errors
-from regent.core.model import EPOCH_DURING_DELETE
+from regent.core.model import EPOCH_DURING_DELETE, LogEnd, TopicPartition
 from regent.core.protocol.control import (
+    LeaderAndIsrRequest,
+    LeaderAndIsrType,
     StopReplicaResponse,
     UpdateMetadataPartition,
     UpdateMetadataRequest,
@@ -39,6 +41,21 @@ def learn(
     topic = UpdateMetadataTopic("t", A, (row,))
     brokers = tuple(live(b, 100) for b in (1, 2, 3))
     broker.manager.handle(HEADER, UpdateMetadataRequest((topic,), brokers), broker.now_ms)
+
+
+def list_suspects(broker: RecordBroker) -> None:
+    """Let ZooKeeper list the suspect replicas of a broker, if it has reported a change."""
+    if broker.manager.take_suspect_changes():
+        broker.manager.on_suspects_listed(broker.logs.suspects())
+
+
+def replace(
+    broker: RecordBroker, leader: int, leader_epoch: int, isr: tuple[int, ...]
+) -> dict[TopicPartition, Errors]:
+    """Send a LeaderAndIsr of t-0, and again when the replica is listed; return the last errors."""
+    broker.apply(leader, leader_epoch, isr=isr, replicas=(1, 2, 3))
+    list_suspects(broker)
+    return broker.apply(leader, leader_epoch, isr=isr, replicas=(1, 2, 3))
 
 
 def delete(broker: RecordBroker, leader_epoch: int, topic_id: str = A) -> Errors:
@@ -150,6 +167,7 @@ def test_a_damaged_log_is_kept_in_the_epoch_it_was_used_in() -> None:
     assert broker.apply(2, 2, isr=(2,), replicas=(1, 2, 3)) == {T0: Errors.CORRUPT_MESSAGE}
     assert broker.hosted().role is Role.OFFLINE
     assert broker.logs.aside == []
+    list_suspects(broker)
     assert broker.apply(2, 3, isr=(2,), replicas=(1, 2, 3)) == {T0: Errors.NONE}
     assert broker.logs.aside == [T0]
 
@@ -160,7 +178,7 @@ def test_a_damaged_log_is_copied_again_when_it_is_not_in_the_isr() -> None:
     for value in (b"0", b"1", b"2"):
         leader.produce(value, acks=1)
     leader.apply(2, 2, isr=(2, 3), replicas=(1, 2, 3))
-    assert broker.apply(2, 2, isr=(2, 3), replicas=(1, 2, 3)) == {T0: Errors.NONE}
+    assert replace(broker, 2, 2, (2, 3)) == {T0: Errors.NONE}
     assert broker.logs.aside == [T0]
     assert (broker.hosted().role, broker.values()) == (Role.FOLLOWER, [])
     assert hosted_as(Role.OFFLINE, broker.manager) == 0
@@ -185,12 +203,12 @@ def test_a_log_refused_at_startup_is_kept_in_the_first_epoch_that_its_broker_rec
         errors = later.apply(2, leader_epoch, isr=(2,), replicas=(1, 2, 3))
         assert errors == {T0: Errors.CORRUPT_MESSAGE}
     assert later.logs.aside == []
+    list_suspects(later)
     assert later.apply(2, leader_epoch + 1, isr=(1, 2), replicas=(1, 2, 3)) == {
         T0: Errors.KAFKA_STORAGE_ERROR
     }
     assert later.logs.aside == []
-    errors = later.apply(2, leader_epoch + 2, isr=(2,), replicas=(1, 2, 3))
-    assert errors == {T0: Errors.NONE}
+    assert replace(later, 2, leader_epoch + 2, (2,)) == {T0: Errors.NONE}
     assert later.logs.aside == [T0]
     assert later.values() == []
 
@@ -198,15 +216,14 @@ def test_a_log_refused_at_startup_is_kept_in_the_first_epoch_that_its_broker_rec
 def test_a_log_refused_at_startup_is_copied_again_once_it_has_left_the_isr() -> None:
     later = restarted()
     assert later.apply(2, 1, isr=(1, 2), replicas=(1, 2, 3)) == {T0: Errors.KAFKA_STORAGE_ERROR}
-    assert later.apply(2, 2, isr=(2,), replicas=(1, 2, 3)) == {T0: Errors.NONE}
+    assert replace(later, 2, 2, (2,)) == {T0: Errors.NONE}
     assert later.logs.aside == [T0]
 
 
 def test_a_log_in_a_failed_directory_is_not_replaced() -> None:
     broker = damaged()
     broker.logs.fail([T0])
-    errors = broker.apply(2, 2, isr=(2, 3), replicas=(1, 2, 3))
-    assert errors == {T0: Errors.KAFKA_STORAGE_ERROR}
+    assert replace(broker, 2, 2, (2, 3)) == {T0: Errors.KAFKA_STORAGE_ERROR}
     assert broker.logs.aside == []
 
 
@@ -215,6 +232,8 @@ def test_the_controller_is_notified_when_the_log_is_not_in_the_isr() -> None:
     learn(broker, 1, 1, 1, 2, 3)
     assert broker.manager.replaceable_logs() == []
     learn(broker, 2, 2, 2, 3)
+    assert broker.manager.replaceable_logs() == [], "it is not listed as suspect"
+    list_suspects(broker)
     assert broker.manager.replaceable_logs() == [T0]
     assert broker.manager.replaceable_logs() == [], "it is named once"
     learn(broker, 2, 2, 2, 3, partition_epoch=6)
@@ -229,11 +248,15 @@ def test_the_controller_is_notified_when_the_log_is_not_in_the_isr() -> None:
 def test_a_log_of_a_later_topic_of_the_same_name_is_notified_again() -> None:
     broker = damaged()
     learn(broker, 2, 2, 2, 3)
+    broker.manager.replaceable_logs()
+    list_suspects(broker)
     assert broker.manager.replaceable_logs() == [T0]
     assert delete(broker, EPOCH_DURING_DELETE) is Errors.NONE
     assert T0 not in broker.manager.partitions
     broker.apply(2, 2, isr=(1, 2, 3), replicas=(1, 2, 3))
     broker.manager.on_records_damaged(T0, DAMAGE)
+    assert broker.manager.replaceable_logs() == []
+    list_suspects(broker)
     assert broker.manager.replaceable_logs() == [T0]
 
 
@@ -252,4 +275,57 @@ def test_a_replica_in_a_failed_directory_is_not_replaceable() -> None:
     broker = damaged()
     broker.logs.fail([T0])
     learn(broker, 2, 2, 2, 3)
-    assert broker.manager.replaceable_logs() == []
+    for _ in range(2):
+        assert broker.manager.replaceable_logs() == []
+        list_suspects(broker)
+
+
+# --- the empty log: its replica may be an eligible leader (KIP-966) -------------------------------
+
+
+def test_a_damaged_log_is_kept_until_its_replica_is_listed_as_suspect() -> None:
+    broker = damaged()
+    for _ in range(2):
+        errors = broker.apply(2, 2, isr=(2,), replicas=(1, 2, 3))
+        assert errors == {T0: Errors.KAFKA_STORAGE_ERROR}
+        assert broker.manager.replaceable_logs() == []
+    assert broker.logs.aside == []
+    list_suspects(broker)
+    assert broker.manager.replaceable_logs() == [T0], "the controller did not announce t-0"
+    assert broker.apply(2, 2, isr=(2,), replicas=(1, 2, 3)) == {T0: Errors.NONE}
+
+
+@pytest.mark.parametrize("ends_with", ["damage", "a refused log"])
+def test_a_replica_is_suspect_from_before_its_log_is_replaced_until_it_is_in_sync(
+    ends_with: str,
+) -> None:
+    broker = damaged() if ends_with == "damage" else restarted()
+    broker.apply(2, 1, isr=(2,), replicas=(1, 2, 3))
+    list_suspects(broker)
+    assert broker.apply(2, 2, isr=(2,), replicas=(1, 2, 3)) == {T0: Errors.NONE}
+    assert broker.logs.aside == [T0]
+    learn(broker, 2, 2, 2)
+    assert broker.logs.suspects().end_of(T0) == LogEnd(-1, 0)
+    learn(broker, 2, 2, 1, 2, partition_epoch=5)
+    assert broker.logs.suspects().end_of(T0) is None
+
+
+def test_a_list_that_was_being_written_before_another_damage_does_not_count() -> None:
+    broker = damaged()
+    former = broker.logs.suspects()
+    assert replace(broker, 2, 2, (2,)) == {T0: Errors.NONE}
+    learn(broker, 2, 2, 1, 2, partition_epoch=5)
+    assert broker.logs.suspects().end_of(T0) is None, "it is in sync again"
+    broker.log().damaged.add(0)
+    broker.manager.on_records_damaged(T0, DAMAGE)
+    for _ in range(2):
+        broker.apply(2, 3, isr=(2,), replicas=(1, 2, 3))
+    assert broker.logs.is_damaged(T0), f"{former} is no list of now"
+
+
+def test_a_damaged_log_that_is_stray_leaves_no_suspect_replica() -> None:
+    broker = damaged()
+    broker.apply(2, 2, isr=(2,), replicas=(1, 2, 3))
+    assert broker.logs.suspects().end_of(T0) is not None
+    broker.manager.handle(HEADER, LeaderAndIsrRequest(LeaderAndIsrType.FULL, (), ()), broker.now_ms)
+    assert broker.logs.suspects().end_of(T0) is None

@@ -89,3 +89,31 @@ def test_a_damaged_log_is_replaced_by_a_new_one(host: Host, damaged: PartitionLo
         assert values(log_of(host)) == [b"a"]
         end_process()
     assert damaged is not log
+
+
+@pytest.mark.parametrize(("way", "stays"), [("delete", False), ("set_aside", True)])
+def test_the_replica_of_a_damaged_log_stays_suspect_if_an_empty_one_replaces_it(
+    host: Host, damaged: PartitionLog, way: str, *, stays: bool
+):
+    host.logs.mark_damaged(T0, "at 7")
+    before = host.logs.suspect_changes
+    host.logs.mark_suspect(T0)
+    host.logs.mark_suspect(U0)
+    assert (host.logs.suspect_changes, host.logs.is_suspect(U0)) == (before + 1, False)
+    host.logs.save_suspects()
+    getattr(host.logs, way)(T0)
+    if not stays:
+        host.logs.save_suspects()
+    for end_process in (host.crash, lambda: create(host, T0, A), host.restart, host.crash):
+        end_process()
+        assert host.logs.is_suspect(T0) is stays
+    assert host.logs.get(T0) is not damaged
+    host.logs.mark_sound(T0)
+    assert not host.logs.is_suspect(T0)
+
+
+def test_a_stray_log_leaves_no_suspect_replica(host: Host, log: PartitionLog):
+    append(log, b"a")
+    host.logs.mark_suspect(T0)
+    host.logs.set_aside(T0)
+    assert not host.logs.is_suspect(T0)

@@ -197,6 +197,34 @@ def test_a_member_that_restarted_since_its_fetch_does_not_join(
     assert (accepted.error_code, accepted.isr) == (Errors.NONE, (LEADER, 2, 3))
 
 
+def test_a_proposal_that_was_stored_before_a_member_restarted_is_accepted_again(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
+):
+    """The first answer was lost with its session: ZooKeeper's ISR has the member."""
+    server.put(BrokerIdZNode.path(2))
+    former = server.snapshot()[BrokerIdZNode.path(2)].stat.czxid
+    rows = [proposal(p)._replace(isr_broker_epochs=(-1, former)) for p in (P0, P1)]
+    (first,) = alter(zookeeper, rows[0])
+    assert first.error_code is Errors.NONE
+    server.remove(BrokerIdZNode.path(2))
+    server.put(BrokerIdZNode.path(2))
+    again, other = alter(FakeZooKeeper(server), *rows)
+    assert again == first
+    assert other.error_code is Errors.INELIGIBLE_REPLICA
+
+
+def test_a_proposal_with_a_restarted_member_learns_of_a_later_state(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
+):
+    row = proposal(P0)._replace(isr_broker_epochs=(-1, 77))
+    put(server, P0, STORED._replace(isr=(1, 3)))
+    (answer,) = alter(zookeeper, row)
+    assert answer == AlteredPartition(*P0, Errors.INVALID_UPDATE_VERSION, LEADER, 5, (1, 3), 0, 1)
+    put(server, P0, LeaderAndIsr(3, (1, 3), 6))
+    (answer,) = alter(zookeeper, row)
+    assert answer.error_code is Errors.FENCED_LEADER_EPOCH
+
+
 def test_a_member_that_is_not_registered_does_not_join(
     server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
 ):
