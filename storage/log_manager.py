@@ -193,8 +193,7 @@ class LogManager:
     def note_seen(self, *, controller_epoch: int = 0, zxid: int = 0, mark: int = 0) -> None:
         """Record durably the newest cluster state seen; ignore values below the recorded ones."""
         with self._lock:
-            seen = zip(self._seen, (controller_epoch, zxid, mark), strict=True)
-            self._seen = SeenOfCluster(*map(max, seen))
+            self._seen = SeenOfCluster(*map(max, self._seen, (controller_epoch, zxid, mark)))
             for logs in self._live():
                 with suppress(StorageError), logs.directory:  # the directory has logged it
                     logs.directory.note_seen(self._seen)
@@ -416,10 +415,8 @@ class LogManager:
 
     def is_suspect(self, topic_partition: TopicPartition) -> bool:
         """Whether a replica is known to have lost records, or may have."""
-        return self.has_suspects and any(
-            topic_partition in logs.suspects.names or topic_partition in logs.refused
-            for logs in self._live()
-        )
+        lists = (names for logs in self._live() for names in (logs.suspects.names, logs.refused))
+        return self.has_suspects and any(topic_partition in names for names in lists)
 
     def note_lost(
         self, topic_partitions: Collection[TopicPartition], *, are_all: bool = True
