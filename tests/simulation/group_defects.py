@@ -132,9 +132,9 @@ def commits_counted_before_they_are_stored() -> Any:
     """A position is returned before its record is replicated."""
     stage = GroupOffsets.stage
 
-    def and_count(self: GroupOffsets, offsets: Any) -> None:
-        stage(self, offsets)
-        for name, value in offsets.items():
+    def and_count(self: GroupOffsets, offsets: Any, producer_id: int | None = None) -> None:
+        stage(self, offsets, producer_id)
+        for name, value in offsets.items() if producer_id is None else ():
             self.committed[name] = CommittedOffset(-1, value, -1)
 
     def is_stable(self: GroupOffsets, topic_partition: Any) -> bool:
