@@ -101,7 +101,7 @@ PROBING_PROBABILITY = 0.2
 SMALL_REQUEST_PROBABILITY = 0.3
 HIDING_HISTORIES = 0.08
 HIDING_PROBABILITY = 0.03
-LAST_MEMBER_PROBABILITY = 0.5  # of its end, while an eligible replica has lost its log
+LAST_MEMBER_PROBABILITY = 0.8  # of its end, while an eligible replica has lost its log
 
 
 class Menu:

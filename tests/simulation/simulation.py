@@ -683,6 +683,14 @@ class Simulation:
             self._delete_while_unreachable({name.topic for name in broker.disk.hosted()})
             self._end(broker, loses_power=self.random.random() < self._odds.power_loss)
 
+    def _let_controllers_act(self) -> None:
+        """Let the controller handle all its events before anything else happens."""
+        for controller in self.cluster.active_controllers:
+            step = ("event", controller.broker_id)
+            for _ in range(len(controller.inbox)):
+                if step in self.cluster.steps():
+                    self.cluster.take(step)
+
     def _lower_min_insync_replicas(self) -> None:
         """Sometimes let a leader commit what eligible replicas lack, and end it."""
         if self._is_calm or self._kinds.is_on or self._stalls or self.has_files:
@@ -734,6 +742,7 @@ class Simulation:
                 self._note("kill %d, the last in-sync replica", broker_id)
                 self._end(broker)
                 self.cluster.expire(self._forgotten_sessions.pop())
+                self._let_controllers_act()
 
     def _hide_logs_to_be_deleted(self) -> None:
         """Sometimes start a broker without a directory whose logs are to be deleted."""
