@@ -472,6 +472,7 @@ class Controller:
             ("IsrChangeNotification", self._notifications.load),
             (quarantine.LOADING_BROKERS, self._brokers.load),
             (quarantine.LOADING_TOPICS, self._topics.load),
+            (quarantine.LOADING_TOPICS, self._keep_deletions),
             ("TopicDeletion", self._deletions.load),
             (quarantine.ANNOUNCING_BROKERS, self._services.announce_metadata),
             (quarantine.SETTLING_LEADERSHIPS, self._partitions.settle_restarted_replicas),
@@ -493,6 +494,10 @@ class Controller:
             len(context.registrations),
             len(context.all_topics),
         )
+
+    def _keep_deletions(self) -> None:
+        if self._quarantine.has_event("TopicDeletion"):
+            self._deletions.keep()
 
     def _resign(self) -> None:
         """Stop being the controller; nothing of the term stays. Idempotent.

@@ -71,11 +71,33 @@ class TopicDeletions:
 
     # --- what is to be deleted ---
 
-    def load(self) -> None:
-        """Learn at the start of a term what is to be deleted; nothing is sent yet."""
+    def keep(self) -> None:
+        """Learn at the start of a term what is to be deleted, although deletion is quarantined.
+
+        These topics get no leaders, as always: their states may be deleted already, and the topics
+        would begin again in leader epochs that brokers know.
+        """
+        self._clear()
+        requests = self._services.store.read_topics_to_delete()
+        refused = self._read_refused(requests)
+        self._failed.update(
+            topic
+            for topic, zxid in requests.items()
+            if topic not in refused
+            and not self._context.is_topic_quarantined(topic)
+            and self._is_meant(topic, zxid)
+        )
+        self._context.queue_topic_deletion(self._failed)
+        self.mark_ineligible(self._failed, "deletion is quarantined")
+
+    def _clear(self) -> None:
         self._deletions.clear()
         self._failed.clear()
         self.grown.clear()
+
+    def load(self) -> None:
+        """Learn at the start of a term what is to be deleted; nothing is sent yet."""
+        self._clear()
         queued = self._read_requests()
         self._context.queue_topic_deletion(queued)
         self.mark_ineligible(self._being_reassigned(queued), "partitions are being reassigned")
@@ -123,18 +145,22 @@ class TopicDeletions:
 
         Brokers refuse them before: these are of tools that write to ZooKeeper themselves.
         """
-        store = self._services.store
         known = self._context.topics_to_be_deleted
-        refused = store.read_refused_deletions(
-            {topic: zxid for topic, zxid in requests.items() if topic not in known},
-            self._services.broker_id,
-            is_enabled=self._services.settings.delete_topic_enable,
-        )
+        new = {topic: zxid for topic, zxid in requests.items() if topic not in known}
+        refused = self._read_refused(new)
         if refused:
+            store = self._services.store
             store.delete_topic_deletions(refused, self._context.epoch_zk_version)
             reason = "deletion is disabled, or the topic is protected"
             self._services.outbox.note("topics %s: %s", sorted(refused), reason)
         return refused
+
+    def _read_refused(self, requests: Mapping[str, int]) -> Collection[str]:
+        return self._services.store.read_refused_deletions(
+            requests,
+            self._services.broker_id,
+            is_enabled=self._services.settings.delete_topic_enable,
+        )
 
     def _is_meant(self, topic: str, requested_zxid: int) -> bool:
         """Whether a request is for the known topic; an older one is for an earlier topic."""

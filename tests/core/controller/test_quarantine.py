@@ -318,6 +318,29 @@ def test_a_topic_is_tried_again_when_the_record_is_deleted(quarantined: ThreeCon
     assert quarantined.world.leads(EVIL)[0] == 2
 
 
+def test_a_topic_to_be_deleted_is_not_led_although_deletion_is_quarantined(
+    cluster: ThreeControllers,
+) -> None:
+    """It may have lost its states: it would begin in a leader epoch that brokers know."""
+    zookeeper = cluster.world.zookeeper
+    failure = ControllerFailure("TopicDeletion", "TopicDeletion", "a test", 2, 0, 1)
+    zookeeper.put(RECORDS, ControllerFailuresZNode.encode([failure]))
+    cluster.settle()
+    zookeeper.put(DeleteTopicsTopicZNode.path("evil"))
+    state = TopicPartitionStateZNode.path(EVIL)
+    zookeeper.remove(state)
+    zookeeper.remove("/controller")
+    cluster.settle()
+    assert state not in zookeeper.snapshot()
+    delete(FakeZooKeeper(zookeeper), RECORDS)
+    cluster.settle()
+    assert cluster.active is not None
+    context = cluster.active.controller.context
+    assert state not in zookeeper.snapshot()
+    assert context.topics_to_be_deleted == {"evil"}
+    assert not context.topics_ineligible_for_deletion
+
+
 def test_the_event_that_ends_quarantines_is_never_quarantined(
     cluster: ThreeControllers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
