@@ -384,7 +384,8 @@ class BrokerProcess(ControllerListener):
         self._is_serving = True
         self._controller.tell(Startup())
         checks = ZooKeeperChecks(
-            self._keeper, self._storage.logs, self._controller.tell, self._controller.is_active
+            *(self._keeper, self._storage.logs, self._controller.tell, self._controller.is_active),
+            on_checked=lambda: self._configs.unreadable and self._config_listener.look(),
         )
         self._undo.callback(checks.stop)
         self._config_listener.look()

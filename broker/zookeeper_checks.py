@@ -2,7 +2,8 @@
 
 * Record the newest zxid, so that the broker can refuse older ZooKeeper data later.
 * ZooKeeper sends no watch event about a znode to a session that may not read it. While a znode is
-  unreadable, and once afterwards, the controller reads everything again.
+  unreadable, and once afterwards, the controller reads everything again. So does the broker with
+  configurations.
 * If there is no controller, this broker takes part in an election: the last one may have ended
   while its znode was unreadable.
 """
@@ -41,11 +42,13 @@ class ZooKeeperChecks:
         notes: ClusterNotes,
         tell_controller: Callable[[ControllerEvent], None],
         is_controller: Callable[[], bool],
+        on_checked: Callable[[], object] = lambda: None,
     ) -> None:
         self._keeper = keeper
         self._notes = notes
         self._tell_controller = tell_controller
         self._is_controller = is_controller
+        self._on_checked = on_checked
         self._was_denied = False
         self._scheduler = Scheduler("zookeeper-checks")
         RepeatingTimer(self._scheduler, _INTERVAL_MS, self.check, first_after_ms=_FIRST_AFTER_MS)
@@ -65,6 +68,7 @@ class ZooKeeperChecks:
             logger.debug("the check failed: %s", error)
         else:
             self._look_for_denied(dict(zip(paths[1:], watched, strict=True)))
+            self._on_checked()
 
     def stop(self) -> None:
         """Stop checking."""

@@ -404,7 +404,10 @@ def _examine_partitions(
     health.reasons += _why_states_stay(described, health)
     for topic, config in admin.configs.read_topic_configs(names).items():
         if isinstance(config, BadDataError):
-            health.warnings.append(f"topic {topic} has the default settings: {config}")
+            health.warnings.append(
+                f"the settings of topic {topic} cannot be read: {config}; brokers keep those that"
+                " they know, or delete nothing"
+            )
         else:
             health.warnings += _ignored(f"topic {topic}", unusable_in_topic(config))
     for partitions, what in ((leaderless, "without a leader"), (behind, "under-replicated")):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from regent.core.admin.config_handlers import (
     TOPICS,
@@ -20,12 +20,16 @@ from regent.core.admin.config_handlers import (
     UncleanElections,
 )
 from regent.core.controller.events import ControllerEvent
+from regent.core.errors import BadDataError
 from regent.core.model import BrokerId
 from regent.core.setting import Setting, SettingValues
 
 log = logging.getLogger(__name__)
 
 CHANGE_EXPIRATION_MS = 15 * 60 * 1000
+DELETE_NOTHING: Final = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+"""What holds for a topic whose overrides could never be read: by the defaults of brokers records
+could be deleted that it keeps."""
 
 
 class ConfigChange(NamedTuple):
@@ -48,12 +52,14 @@ class ConfigStore(Protocol):
         """Read all notifications, oldest first, and watch for new ones."""
         ...
 
-    def read_configs(self, entities: Collection[str]) -> Configs:
-        """Read the overrides of entities. Entities without a valid configuration are omitted."""
+    def read_each(
+        self, entities: Collection[str]
+    ) -> Mapping[str, Mapping[str, str] | BadDataError]:
+        """Read the overrides of each entity; empty if none was ever set."""
         ...
 
     def read_client_quotas(self) -> Configs:
-        """Read the overrides of all users, client ids and addresses, as ``read_configs``."""
+        """Read the overrides of all users, client ids and addresses that can be read."""
         ...
 
     def delete_changes(self, names: Collection[str]) -> None:
@@ -67,6 +73,9 @@ class DynamicConfigManager:
     Notifications are numbered without gaps, and the newest is never deleted. A broker that was
     disconnected while others were deleted sees from the numbers that it missed some: it reads all.
     One thread calls ``catch_up``, any thread ``load``.
+
+    What was known of an entity holds as long as its configuration cannot be read, because it is
+    damaged or an ACL hides it: ``catch_up`` reads it again each time.
 
     ``settings`` are those of brokers by Kafka's names. ``started`` has the values that this broker
     was started with, of the settings that can change while it runs. ``parts`` follow them, as the
@@ -93,13 +102,15 @@ class DynamicConfigManager:
         self._brokers = BrokerConfigHandler(broker_id, settings, started, parts)
         self._last_sequence = -1
         self._is_first = True
+        self.unreadable: frozenset[str] = frozenset()
+        """The entities whose configurations could not be read. Call ``catch_up`` in a while."""
 
     def load(self, topics: Collection[str]) -> None:
         """Read the configurations of topics and apply them. Raises ``SessionExpiredError``."""
         if topics:
             with self._topics.lock:
-                configs = self._store.read_configs([TOPICS + topic for topic in topics])
-                self._topics.process({topic: configs.get(TOPICS + topic, {}) for topic in topics})
+                found = self._store.read_each([TOPICS + topic for topic in topics])
+                self._topics.process(_of_topics(self._readable(found)))
 
     def catch_up(self, *, sync: bool = False) -> None:
         """Apply what changed since the last call, and delete old notifications.
@@ -117,24 +128,37 @@ class DynamicConfigManager:
         reads_all = self._is_first or has_missed_some
         changed = {change.entity for change in news if change.entity is not None}
         with self._topics.lock:
-            entities = changed | set(self._brokers.entities if reads_all else ())
+            read = changed | self.unreadable
+            entities = set(read)
+            entities |= set(self._brokers.entities if reads_all else ())
             if has_missed_some:
                 entities |= {TOPICS + topic for topic in self._topics.topics}
-            found = self._store.read_configs(sorted(entities)) if entities else {}
+            found = self._store.read_each(sorted(entities)) if entities else {}
             quotas = self._store.read_client_quotas() if reads_all else None
             self._purge(changes)
             # Nothing is raised from here on, so every change that is marked as read is applied.
             self._is_first = False
             self._last_sequence = max(self._last_sequence, newest)
             _log_undecodable(news)
-            configs = {entity: found.get(entity, {}) for entity in sorted(entities)}
+            configs = self._readable(found)
             self._topics.process(_of_topics(configs))
         self._brokers.process(configs)
-        self._elections.process(_of_topics({e: c for e, c in configs.items() if e in changed}))
+        self._elections.process(_of_topics({e: c for e, c in configs.items() if e in read}))
         if quotas is None:
             self._quotas.process(configs)
         else:
             self._quotas.replace(quotas)
+
+    def _readable(self, found: Mapping[str, Mapping[str, str] | BadDataError]) -> Configs:
+        """Return what is to be applied. Call it with the lock of the topics."""
+        configs = {e: c for e, c in found.items() if not isinstance(c, BadDataError)}
+        unreadable = found.keys() - configs.keys()
+        for entity in sorted(unreadable - self.unreadable):
+            log.error("the configuration of %s cannot be read: %s", entity, found[entity])
+        self.unreadable = self.unreadable - configs.keys() | unreadable
+        known = self._topics.topics
+        unknown = [e for e in unreadable if e.startswith(TOPICS) and e[len(TOPICS) :] not in known]
+        return configs | dict.fromkeys(unknown, DELETE_NOTHING)
 
     def _purge(self, changes: Sequence[ConfigChange]) -> None:
         """Delete notifications much older than the newest, by ZooKeeper's clock.

@@ -83,7 +83,7 @@ def test_an_unreadable_topic_and_an_unreadable_configuration_stop_no_other_topic
         status = cluster.status()
         reasons = [r for r in status["reasons"] if "evil" in r]
         assert reasons == [f"topic evil: {refusal(TopicZNode.path('evil'))}"]
-        assert any("topic secret has the default settings" in w for w in status["warnings"])
+        assert any("settings of topic secret cannot be read" in w for w in status["warnings"])
         # A broker reads the configuration of every log when it starts; the others send their state.
         cluster.start_broker(killed)
         for topic in ("good", "secret"):

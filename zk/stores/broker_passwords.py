@@ -82,11 +82,13 @@ class FollowedConfigs(ZkConfigStore):
         self._entity = f"{BROKERS}/{broker_id}"
         self._passwords = passwords
 
-    def read_configs(self, entities: Collection[str]) -> Mapping[str, Mapping[str, str]]:
-        """Read the overrides of entities; one without overrides, or with bad data, is missing."""
-        configs = super().read_configs(entities)
+    def read_each(
+        self, entities: Collection[str]
+    ) -> Mapping[str, Mapping[str, str] | BadDataError]:
+        """Read the overrides of each entity; empty if none was ever set."""
+        configs = super().read_each(entities)
         own = configs.get(self._entity)
-        if own is None:
+        if not own or isinstance(own, BadDataError):
             return configs
         if self._passwords.encoded_again(own):
             self.change_config(self._entity, self._passwords.encoded_again)

@@ -76,12 +76,19 @@ class ZkConfigStore(WatchingStore):
     def read_configs(self, entities: Collection[str]) -> Mapping[str, Mapping[str, str]]:
         """Read the overrides of entities; one without overrides, or with bad data, is missing."""
         configs: dict[str, Mapping[str, str]] = {}
-        for entity, found in self._read(entities).items():
+        for entity, found in self.read_each(entities).items():
             if isinstance(found, BadDataError):
-                log.error("the configuration of %s is ignored: %s", entity, found)
-            elif found is not None:
+                log.error("the configuration of %s cannot be read: %s", entity, found)
+            elif found:
                 configs[entity] = found
         return configs
+
+    def read_each(
+        self, entities: Collection[str]
+    ) -> Mapping[str, Mapping[str, str] | BadDataError]:
+        """Read the overrides of each entity; empty if none was ever set."""
+        found = self._read(entities).items()
+        return {entity: {} if config is None else config for entity, config in found}
 
     def read_topic_configs(
         self, topics: Collection[str]

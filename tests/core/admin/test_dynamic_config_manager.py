@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from regent.config.settings import KAFKA_SETTINGS
@@ -311,7 +313,7 @@ def test_a_change_replaces_the_quotas_of_its_entity(cluster: ConfigReader):
     }
 
 
-def test_a_deleted_or_unreadable_quota_is_no_limit(cluster: ConfigReader):
+def test_a_deleted_quota_is_no_limit_and_an_unreadable_one_holds(cluster: ConfigReader):
     cluster.configure("clients/a", SLOW)
     cluster.configure("clients/b", SLOW)
     cluster.catch_up()
@@ -319,7 +321,64 @@ def test_a_deleted_or_unreadable_quota_is_no_limit(cluster: ConfigReader):
     cluster.server.put("/config/clients/b", b"garbage")
     for entity in ("clients/a", "clients/b"):
         cluster.notify(ConfigEntityChangeNotificationSequenceZNode.encode(entity))
-    assert cluster.quotas() == {}
+    assert cluster.quotas() == {"clients/b": SLOW}
+
+
+# --- what cannot be read ---
+
+KEPT = {"retention.ms": "-1", "cleanup.policy": "compact"}
+PATH = "/config/topics/orders"
+
+
+def hide(server: FakeZooKeeperServer) -> None:
+    server.deny(PATH)
+
+
+def damage(server: FakeZooKeeperServer) -> None:
+    server.put(PATH, b'{"version":1,"config":{"retention.ms":-1}}')
+
+
+@pytest.mark.parametrize("spoil", [hide, damage])
+def test_what_was_known_of_a_topic_holds_while_it_cannot_be_read(
+    cluster: ConfigReader, spoil: Callable[[FakeZooKeeperServer], None]
+):
+    cluster.configure("topics/orders", KEPT)
+    cluster.catch_up()
+    known = cluster.configs.log_config("orders")
+    spoil(cluster.server)
+    cluster.notify(ConfigEntityChangeNotificationSequenceZNode.encode("topics/orders"))
+    cluster.catch_up()
+    cluster.configs.manager.load(["orders"])
+    assert cluster.configs.log_config("orders") == known
+
+
+@pytest.mark.parametrize("spoil", [hide, damage])
+def test_nothing_is_deleted_of_a_topic_that_could_never_be_read_and_its_repair_is_noticed(
+    cluster: ConfigReader, spoil: Callable[[FakeZooKeeperServer], None]
+):
+    """A change of an ACL fires no watch, and brings no notification."""
+    cluster.server.put(PATH, ConfigEntityZNode.encode(KEPT))
+    spoil(cluster.server)
+    cluster.configs.manager.load(["orders", "others"])
+    config = cluster.configs.log_config("orders")
+    assert (config.retention_ms, config.retention_bytes, config.is_compacted) == (-1, -1, False)
+    assert cluster.configs.log_config("others").retention_ms > 0
+    assert cluster.configs.manager.unreadable == {"topics/orders"}
+    cluster.server.allow(PATH)
+    cluster.server.put(PATH, ConfigEntityZNode.encode(KEPT))
+    cluster.catch_up()
+    assert cluster.configs.log_config("orders").is_compacted
+    assert not cluster.configs.manager.unreadable
+
+
+def test_settings_of_brokers_hold_while_they_cannot_be_read(cluster: ConfigReader):
+    cluster.configure("brokers/<default>", UNCLEAN)
+    assert cluster.catch_up() == [UncleanLeaderElectionEnable(True)]
+    cluster.server.put("/config/brokers/<default>", b"garbage")
+    cluster.notify(ConfigEntityChangeNotificationSequenceZNode.encode("brokers/<default>"))
+    assert cluster.catch_up() == []
+    cluster.configure("brokers/<default>", {})
+    assert cluster.catch_up() == [UncleanLeaderElectionEnable(False)]
 
 
 def test_after_missed_notifications_all_quotas_are_read(cluster: ConfigReader):
