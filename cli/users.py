@@ -99,6 +99,7 @@ def add(
 def list_users(cluster: Cluster, /, output: str) -> None:
     """List the users with a password, without the passwords."""
     with cluster.admin() as admin:
+        admin.configs.check_listed()
         configs = admin.configs.read_client_quotas()
     rows = []
     for path, config in sorted(configs.items()):

@@ -344,6 +344,7 @@ def _named(names: Sequence[object]) -> str:
 
 
 def _of_users(admin: ZkAdminStore) -> Iterator[str]:
+    admin.configs.check_listed()
     for path, config in admin.configs.read_client_quotas().items():
         for quota, problem in sorted(unusable_in_quota(path, config).items()):
             yield f"/config/{path}: {quota} {problem}: correct it with kafka-configs.sh"

@@ -107,6 +107,20 @@ def test_what_the_file_does_not_have_stays_and_what_is_there_is_not_written(
     assert cluster.run("zookeeper", "restore", str(file)).stdout == "0 of 8 znodes are written.\n"
 
 
+@pytest.mark.parametrize("path", ["/config/users", "/config/brokers", "/kafka-acl/Topic"])
+def test_what_may_not_be_listed_is_not_left_out(cluster: FakeCluster, tmp_path: Path, path: str):
+    """Without the login of ZooKeeper there seem to be no users."""
+    fill(cluster)
+    cluster.zookeeper.deny(path)
+    result = cluster.run("zookeeper", "backup", str(tmp_path / "settings.json"))
+    assert result.exit_code == 1
+    assert path in result.stderr
+    assert not (tmp_path / "settings.json").exists()
+    if path == "/config/users":
+        assert path in cluster.run("users", "list").stderr
+        assert path in cluster.run("migrate", "check").output
+
+
 def test_a_file_is_not_written_over(cluster: FakeCluster, file: Path):
     result = cluster.run("zookeeper", "backup", str(file))
     assert result.exit_code == 1

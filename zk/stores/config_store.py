@@ -139,6 +139,14 @@ class ZkConfigStore(WatchingStore):
         entities += [f"{IPS}/{ip}" for ip in ips]
         return self.read_configs(entities) if entities else {}
 
+    def check_listed(self) -> None:
+        """Raise ``UnreadableError`` if users, client ids or addresses may not be listed.
+
+        ``read_client_quotas`` finds none then.
+        """
+        for node in self._zookeeper.get_many([f"/config/{kind}" for kind in (USERS, CLIENTS, IPS)]):
+            _ = b"" if node is None else node.data
+
     def delete_changes(self, names: Collection[str]) -> None:
         """Delete notifications; absent ones are skipped."""
         write_unfenced(

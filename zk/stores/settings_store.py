@@ -44,9 +44,11 @@ class ZkSettingsStore(ZnodeStore):
         paths = sorted(path for level in levels(self._zookeeper, roots) for path in level)
         znodes: dict[str, object] = {}
         for path, node in zip(paths, self._zookeeper.get_many(paths), strict=True):
-            if path not in roots and node is not None and node.data:
-                _decoded(path, node.data)
-                znodes[path] = orjson.loads(node.data)
+            # Also of roots: one that we may not read seems to have no children.
+            data = b"" if node is None else node.data
+            if path not in roots and data:
+                _decoded(path, data)
+                znodes[path] = orjson.loads(data)
         return {"version": _VERSION, "znodes": znodes}
 
     def changed(self, znodes: Mapping[str, bytes]) -> dict[str, bytes]:
