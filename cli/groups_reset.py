@@ -323,7 +323,7 @@ def _new_offsets(
     offsets: dict[TopicPartition, int] = {}
     for partition in partitions:
         start, end = starts[partition], ends[partition]
-        if start is None or end is None:
+        if start is None or end is None or of_time.get(partition, 0) is None:
             raise GroupError(f"partition {partition}: its leader does not tell its offsets")
         wanted = _wanted(target, partition, range(start, end), committed.get(partition), of_time)
         offsets[partition] = min(max(wanted, start), end)

@@ -151,7 +151,9 @@ def _new_offsets(
         except ValueError as error:
             raise GroupChangeError(str(error)) from None
         found = questions.offsets(set(ends), since_ms).found
-        return {p: found[p] if found.get(p, -1) >= 0 else end for p, end in ends.items()}
+        if untold := ends.keys() - found.keys():
+            raise GroupChangeError(f"the offsets of {listed(sorted(untold), 5)} are not known now")
+        return {p: found[p] if found[p] >= 0 else end for p, end in ends.items()}
     if to not in ("offset", "shift"):
         raise GroupChangeError(f"{to!r} is none of {TO.replace('|', ', ')}")
     digits = value.removeprefix("-") if to == "shift" else value

@@ -90,8 +90,9 @@ def test_an_empty_name_is_refused(cluster: FakeCluster, command: str) -> None:
 class Offsets:
     """The offsets of three partitions; a record of time 100 is at offset 7 of each."""
 
-    def __init__(self, start: int | None, end: int | None) -> None:
+    def __init__(self, start: int | None, end: int | None, of_time: int | None = 7) -> None:
         self._found = {"EARLIEST": start, "LATEST": end}
+        self._of_time = of_time
 
     def offsets(
         self, partitions: Collection[TopicPartition], spec: OffsetSpec
@@ -99,7 +100,7 @@ class Offsets:
         if spec is EARLIEST or spec is LATEST:
             found = self._found["EARLIEST" if spec is EARLIEST else "LATEST"]
         else:
-            found = 7 if spec._value <= 100 else -1
+            found = self._of_time if spec._value <= 100 else -1
         return dict.fromkeys(partitions, found)
 
 
@@ -134,6 +135,7 @@ def test_new_offsets_are_inside_of_the_log(
     [
         ({"shift_by": 1}, Offsets(0, 5), "partition t-1 has no committed offset to shift"),
         ({"to_latest": True}, Offsets(0, None), "partition t-1: its leader does not tell its"),
+        ({"since_ms": 9}, Offsets(0, 5, None), "partition t-1: its leader does not tell its"),
     ],
 )
 def test_an_offset_that_cannot_be_known_is_an_error(

@@ -232,6 +232,23 @@ def test_a_reset_that_cannot_be_done_is_told(
         perform(cluster, "reset-offsets", form)
 
 
+def test_a_partition_whose_leader_does_not_tell_an_offset_of_a_time_is_not_skipped(
+    broker: tuple[ServedEndpoint, Cluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served, cluster = broker
+    with closing(member_of(served)) as member:
+        member.commit(offsets=[Position(TOPIC, 0, 1)], asynchronous=False)
+    offsets = BrokerQuestions.offsets
+
+    def untold(self: BrokerQuestions, of: Any, timestamp: int = -1) -> Any:
+        found = offsets(self, of, timestamp)
+        return found if timestamp < 0 else replace(found, found={})
+
+    monkeypatch.setattr(BrokerQuestions, "offsets", untold)
+    with pytest.raises(RegentError, match="the offsets of payments-0 are not known now"):
+        reset(cluster, to="time", value="10m")
+
+
 def test_a_group_with_members_is_not_reset(broker: tuple[ServedEndpoint, Cluster]) -> None:
     served, cluster = broker
     with closing(member_of(served)) as member:
