@@ -2,13 +2,15 @@
 
 Nothing is downloaded, and pyspark is not imported. A data directory holds ``zoo.cfg``
 (written anew at each start), ZooKeeper's own files, ``zookeeper.log`` (rolled at 10 MB),
-``zookeeper.out`` (what the last JVM printed), with a login ``jaas.conf`` and, in an ensemble,
-``myid`` and ``peer.json``.
+``zookeeper.out`` (what the last JVM printed), ``.lock`` (held by the JVM: ZooKeeper itself lets two
+servers write into one folder), with a login ``jaas.conf`` and, in an ensemble, ``myid`` and
+``peer.json``.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import importlib.util
 import json
 import os
@@ -25,12 +27,12 @@ from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
 from itertools import count
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from regent.cluster.jvm_launcher import ending_with_this_process
 from regent.config.addresses import bracketed, listening_socket
 from regent.config.command_line import JOBS, pip_install
-from regent.config.java import OPTION_VARIABLES, find_java, java_environment
+from regent.config.java import OPTION_VARIABLES, JavaRuntime, find_java, java_environment
 from regent.config.private_files import write_private
 from regent.core.errors import RegentError
 from regent.transport.local_users import SAME, LocalUsers, local_users
@@ -38,6 +40,8 @@ from regent.zk.client.login import Login
 
 PEER_FILE = "peer.json"
 _JAAS_FILE = "jaas.conf"
+_LOCK_FILE = ".lock"
+_LOCK_WAIT_S = 3.0  # a server whose owner was killed ends by itself
 LOOPBACK = "127.0.0.1"
 HEAP_MB = 512
 """The default size of the heap. A partition takes 1.8 KB, so it holds some 290,000 at most."""
@@ -177,6 +181,10 @@ class EmbeddedZooKeeper:
         classpath = server_classpath()
         self._port = _usable_port(self._host, self._port)
         self._data_dir.mkdir(parents=True, exist_ok=True)
+        with self._locked() as lock:
+            self._launch(java, classpath, lock)
+
+    def _launch(self, java: JavaRuntime, classpath: str, lock: BinaryIO) -> None:
         self._log_start = self._log.stat().st_size if self._log.exists() else 0
         self._check_place_of_data()
         configuration = self._data_dir / "zoo.cfg"
@@ -205,9 +213,27 @@ class EmbeddedZooKeeper:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=java_environment(environment),
+                pass_fds=(lock.fileno(),),
                 cwd=self._data_dir,  # the log is written there
                 start_new_session=True,
             )
+
+    def _locked(self) -> BinaryIO:
+        """Lock the folder for a server that inherits the lock. Raises ``ZooKeeperStartError``."""
+        lock = (self._data_dir / _LOCK_FILE).open("ab")
+        deadline = time.monotonic() + _LOCK_WAIT_S
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() < deadline:
+                    time.sleep(_POLL_S)
+                    continue
+                lock.close()
+                raise ZooKeeperStartError(
+                    f"another ZooKeeper uses {self._data_dir}: stop it, or choose another folder"
+                ) from None
+            return lock
 
     def wait_serving(self, timeout_s: float) -> None:
         """Return when the server answers clients.

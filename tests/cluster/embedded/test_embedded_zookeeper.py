@@ -120,6 +120,23 @@ def test_the_heap_of_each_server_of_an_ensemble_is_as_large_as_asked(
         assert b"-Xmx99m" in Path(f"/proc/{server.pid}/cmdline").read_bytes().split(b"\0")
 
 
+def test_a_folder_serves_one_server_as_long_as_it_lives(
+    tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two servers would write transactions with the same numbers into it."""
+    monkeypatch.setattr(embedded_zookeeper, "_LOCK_WAIT_S", 0.0)
+    first, second = EmbeddedZooKeeper(tmp_path / "zk"), EmbeddedZooKeeper(tmp_path / "zk")
+    stack.callback(second.stop)
+    stack.callback(first.stop)
+    first.start()
+    configuration = (tmp_path / "zk" / "zoo.cfg").read_text()
+    with pytest.raises(ZooKeeperStartError, match=f"another ZooKeeper uses {tmp_path / 'zk'}"):
+        second.start()
+    assert (tmp_path / "zk" / "zoo.cfg").read_text() == configuration
+    first.stop()
+    second.start()
+
+
 def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
