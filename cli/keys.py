@@ -8,14 +8,16 @@ from typing import Final
 import click
 
 from regent.cli.lazy_group import HelpfulGroup
-from regent.cli.output import Output, examples, output_option, print_json, print_table
+from regent.cli.output import Output, examples, note, output_option, print_json, print_table
 from regent.config.cluster_location import DATA_DIR, DATA_DIR_VARIABLE, KEYS_DIR, KEYS_VARIABLE
+from regent.config.command_line import program
 from regent.core.security.roles import KeyOwner
 from regent.transport.control.key_files import (
     BROKER_SECRET,
     KeyFileError,
     KeysDirectory,
     make_secret,
+    new_key_pair,
     read_secret,
 )
 
@@ -137,12 +139,17 @@ def rotate(broker_dir: Path | None, keys_dir: Path | None, data_dir: Path) -> No
         click.echo(directory.make_operator(replace=True).public)
         return
     path = broker_dir / BROKER_SECRET
-    old = read_secret(path).public
-    new = make_secret(path, replace=True).public
-    for name, allowed in directory.allowed().items():
-        if old in allowed:
-            directory.allow(name, *allowed, new)
-    click.echo(new)
+    old, new = read_secret(path).public, new_key_pair()
+    named = {name: keys for name, keys in directory.allowed().items() if old in keys}
+    for name, allowed in named.items():  # first: who repeats this after an error has the old key
+        directory.allow(name, *allowed, new.public)
+    make_secret(path, replace=True, made=new)
+    if not named:
+        note(
+            f"{directory.path} did not allow the old key: where brokers have their keys from such a"
+            f" folder, allow the new one there with `{program()} keys allow broker-N {new.public}`"
+        )
+    click.echo(new.public)
 
 
 def _role(name: str) -> str:

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from click.testing import CliRunner, Result
 
 from regent.cli.main import cli
 from regent.core.security.roles import KeyOwner
-from regent.transport.control.key_files import KeysDirectory, make_secret, new_key_pair, read_secret
+from regent.transport.control.key_files import (
+    KeyFileError,
+    KeysDirectory,
+    make_secret,
+    new_key_pair,
+    read_secret,
+)
 
 
 @pytest.fixture
@@ -80,3 +87,35 @@ def test_rotate_replaces_the_key_of_a_broker_and_allows_both_until_it_starts(
     new = run("rotate", "--broker", str(tmp_path / "broker-1")).output.strip()
     assert read_secret(path).public == new
     assert directory.peers == {old: KeyOwner.broker(1), new: KeyOwner.broker(1)}
+
+
+def test_a_rotation_that_failed_can_be_repeated(
+    directory: KeysDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker must not have a key that nobody allows."""
+    path = tmp_path / "broker-1" / "curve.secret"
+    old = make_secret(path).public
+    directory.allow("broker-1", old)
+    for step in ("regent.cli.keys.make_secret", "regent.cli.keys.KeysDirectory.allow"):
+        with monkeypatch.context() as failing:
+
+            def fail(*_: object, **__: object) -> NoReturn:
+                raise KeyFileError("no space left")
+
+            failing.setattr(step, fail)
+            assert run("rotate", "--broker", str(path.parent)).exit_code == 1
+        assert read_secret(path).public == old
+    new = run("rotate", "--broker", str(path.parent)).output.strip()
+    assert read_secret(path).public == new
+    assert directory.peers[new] == KeyOwner.broker(1)
+
+
+def test_a_rotation_says_where_else_the_new_key_is_to_be_allowed(
+    directory: KeysDirectory, tmp_path: Path
+) -> None:
+    path = tmp_path / "broker-1" / "curve.secret"
+    make_secret(path)
+    result = run("rotate", "--broker", str(path.parent))
+    new = result.stdout.strip()
+    assert f"keys allow broker-N {new}" in result.stderr
+    assert str(directory.path) in result.stderr

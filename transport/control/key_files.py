@@ -99,12 +99,12 @@ def secret_at(path: Path) -> KeyPair:
     return read_secret(path)
 
 
-def make_secret(path: Path, *, replace: bool = False) -> KeyPair:
-    """Write new keys to a file; without ``replace`` a file that exists is kept.
+def make_secret(path: Path, *, replace: bool = False, made: KeyPair | None = None) -> KeyPair:
+    """Write new keys, or those ``made``, to a file; without ``replace`` one that exists is kept.
 
     Two processes may do this at once: both must read the file afterwards. Raises ``KeyFileError``.
     """
-    keys = new_key_pair()
+    keys = made or new_key_pair()
     _write(path, f"{keys.public}\n{keys.secret}\n", replace=replace)
     return keys
 
