@@ -29,6 +29,7 @@ from regent.zk.stores.admin_store import ZkAdminStore
 
 _NAMED: Final = 3
 _LONGEST_PAUSE_S: Final = 2.0  # a look reads the states of all partitions
+_START_AGAIN_S: Final = 30.0
 
 
 class RestartError(RegentError):
@@ -54,8 +55,9 @@ class RestartError(RegentError):
     "--start",
     "start_command",
     metavar="COMMAND",
-    help="Starts one broker; {id} is its id. A cluster on this machine needs none. `--start :` if"
-    " something else starts a broker that has ended.",
+    help="Starts one broker; {id} is its id. It is run again every 30 seconds until the broker has"
+    " registered. A cluster on this machine needs none. `--start :` if something else starts a"
+    " broker that has ended.",
 )
 @click.option(
     "--after",
@@ -141,6 +143,8 @@ class _Roll:
         for broker_id in missing:
             self._start(broker_id, 0)
             done.append(broker_id)
+        if missing:  # all of them: replicas of one may wait for another
+            self._await_sync(f"after broker {listed(missing)} has started")
         todo -= set(missing)
         while todo:
             broker_id = self._next(todo)
@@ -178,17 +182,20 @@ class _Roll:
             named = listed(sorted(left), _NAMED)
             note(f"without a leader until broker {broker_id} is back: {named}")
         self._start(broker_id, registration.broker_epoch)
+        self._await_sync(f"after broker {broker_id} has started")
         note(f"broker {broker_id}: restarted in {time.monotonic() - started:.1f} s")
 
     def _start(self, broker_id: BrokerId, former_epoch: int) -> None:
         self.waiting.say(f"broker {broker_id} starts")
         deadline = time.monotonic() + self.timeout_s
-        data_dir = self.cluster.data_dir
-        if self.start_command is not None:
-            self._run(self.start_command.replace("{id}", str(broker_id)), broker_id)
-        elif data_dir is not None:
+        data_dir, again_at = self.cluster.data_dir, 0.0
+        if self.start_command is None and data_dir is not None:
             start_brokers(data_dir, (broker_id,), self.timeout_s)
         for _ in pauses(deadline):
+            if self.start_command is not None and time.monotonic() >= again_at:
+                # Again, because the process may not have ended when the broker left ZooKeeper.
+                self._run(self.start_command.replace("{id}", str(broker_id)), broker_id)
+                again_at = time.monotonic() + _START_AGAIN_S
             found = self._live().get(broker_id)
             if found is not None and found.broker_epoch > former_epoch:
                 break
@@ -197,7 +204,6 @@ class _Roll:
                 f"broker {broker_id} was started, but has not registered within"
                 f" {self.timeout_s:.0f} s: see its broker.log"
             )
-        self._await_sync(f"after broker {broker_id} has started")
 
     def _run(self, command: str, broker_id: BrokerId) -> None:
         environment = {**os.environ, "REGENT_BROKER_ID": str(broker_id)}

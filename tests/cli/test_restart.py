@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from regent.cli import restart
 from regent.core.errors import Errors
 from regent.core.model import BrokerId
 from regent.core.protocol.broker import ShutdownBrokerRequest, ShutdownBrokerResponse
+from regent.testing.waits import eventually, scaled
 from regent.transport.control.codec import Request, Response
 from tests.support.fake_cluster import FakeCluster, failing
 from tests.support.world import T0
 
 ROLLING = ("restart", "--rolling", "--start", ":", "--timeout-ms", "3000")
 SOON = ("--timeout-ms", "300")
+TIMEOUT_S = scaled(20)
 
 
 class Brokers:
@@ -107,6 +111,39 @@ def test_a_broker_that_does_not_run_is_started_when_the_command_goes_on(
     start = f"echo {{id}} $REGENT_BROKER_ID >> {ids}"
     cluster.run("restart", "--rolling", "--start", start, "--after", epoch, *SOON)
     assert ids.read_text() == "2 2\n"
+
+
+def test_all_brokers_that_do_not_run_are_started_before_their_replicas_are_awaited(
+    cluster: FakeCluster, brokers: Brokers, tmp_path: Path
+) -> None:
+    for broker_id in (0, 2):
+        cluster.unregister(broker_id)
+    ids = tmp_path / "ids"
+    start = f"echo {{id}} >> {ids}"
+    rolling = ("restart", "--rolling", "--start", start, "--after", "0", "--timeout-ms", "3000")
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(cluster.run, *rolling)
+        for broker_id in (0, 2):
+            told = f"{broker_id}\n"
+            eventually(lambda told=told: told in read(ids), f"broker {broker_id} is started")
+            brokers.start(broker_id)
+        assert "Restarted 0, 2" in running.result(TIMEOUT_S).stdout
+
+
+def test_the_command_to_start_a_broker_is_run_again_as_long_as_it_does_not_register(
+    cluster: FakeCluster, brokers: Brokers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`systemctl start` does nothing while the former process has not ended."""
+    monkeypatch.setattr(restart, "_START_AGAIN_S", 0.1)
+    brokers.stay_away.add(2)
+    ids = tmp_path / "ids"
+    start = f"echo {{id}} >> {ids}"
+    cluster.run("restart", "--rolling", "--start", start, "--timeout-ms", "1000", "2")
+    assert read(ids).count("2\n") > 1
+
+
+def read(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
 
 
 def test_no_broker_is_stopped_while_replicas_are_behind(
