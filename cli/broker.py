@@ -10,8 +10,9 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -25,7 +26,7 @@ from regent.cli.local_brokers import bring_back, print_started
 from regent.cli.output import note
 from regent.cluster.child_process import ENDED, when_parent_ends
 from regent.cluster.supervisor_socket import start_command
-from regent.config.cluster_location import CLUSTER_FILE
+from regent.config.cluster_location import CLUSTER_FILE, VARIABLES_OF_COMMANDS
 from regent.config.command_line import EXIT_INTERRUPTED, SAME_SIGNAL_S
 from regent.config.kafka_properties import read_kafka_properties
 from regent.config.private_files import keep_files_private
@@ -43,6 +44,8 @@ logger = logging.getLogger(__name__)
 
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s (%(name)s)"
 _LOG_BYTES = 32 * 1024 * 1024
+_PREFIX = "REGENT_"
+_SIMILAR = 0.85
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _SIGNALS = (*_STOP_SIGNALS, signal.SIGHUP)
 _SECOND_BROKER = (
@@ -72,11 +75,24 @@ def _settings_options(command: Any) -> Any:
             metavar=row.type.name,
             help=row.meaning,
             hidden=name not in _SHOWN,
-            envvar=f"REGENT_{name.upper()}",
+            envvar=f"{_PREFIX}{name.upper()}",
             **alone,
         )
         command = option(command)
     return command
+
+
+def _misnamed(environ: Mapping[str, str]) -> Iterator[str]:
+    """Yield a line for each variable that seems to be meant as a setting, and is none."""
+    known = sorted(f"{_PREFIX}{name.upper()}" for name in SETTING_OPTIONS)
+    for variable in sorted(environ.keys() - {*known, *VARIABLES_OF_COMMANDS}):
+        if not variable.startswith(_PREFIX):
+            continue
+        end = variable.removeprefix(_PREFIX.rstrip("_"))
+        similar = [name for name in known if name.endswith(end)]
+        similar += get_close_matches(variable, known, n=1, cutoff=_SIMILAR)
+        if similar:
+            yield f"{variable} in the environment is no setting: did you mean {similar[0]}?"
 
 
 def _given(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -173,7 +189,7 @@ def _start(
     if settings.zookeeper.secret_file:
         log_in(options.zookeeper, read_login(Path(settings.zookeeper.secret_file)))
     _log_to(options.data_dir, settings.logging)
-    for line in notes:
+    for line in (*notes, *_misnamed(os.environ)):
         logger.warning("%s", line)
         note(line)
     with thread_names_begin_with(settings.broker.thread_name_prefix):

@@ -17,6 +17,14 @@ ZOOKEEPER_VARIABLE: Final = "REGENT_ZOOKEEPER"
 BOOTSTRAP_SERVER_VARIABLE: Final = "REGENT_BOOTSTRAP_SERVER"
 KEYS_VARIABLE: Final = "REGENT_KEYS"
 COMMAND_CONFIG_VARIABLE: Final = "REGENT_COMMAND_CONFIG"
+VARIABLES_OF_COMMANDS: Final = frozenset(
+    {
+        *(DATA_DIR_VARIABLE, ZOOKEEPER_VARIABLE, BOOTSTRAP_SERVER_VARIABLE, KEYS_VARIABLE),
+        *(COMMAND_CONFIG_VARIABLE, "REGENT_PROFILE", "REGENT_ZOOKEEPER_SECRET"),
+        *("REGENT_BROKER_ID", "REGENT_TIMEOUT_FACTOR"),
+    }
+)
+"""The variables of the environment that are no settings of brokers."""
 KEYS_DIR: Final = "keys"
 """The name of the directory of keys in or beside a data directory: ``control.key_files``."""
 

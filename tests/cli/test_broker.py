@@ -12,16 +12,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from regent.cli.broker import _given, _log_to, broker
+from regent.cli.broker import _given, _log_to, _misnamed, broker
 from regent.client.profiles import PROFILE_VARIABLE
 from regent.cluster.cluster_plan import ClusterPlan
-from regent.config.cluster_location import (
-    BOOTSTRAP_SERVER_VARIABLE,
-    COMMAND_CONFIG_VARIABLE,
-    DATA_DIR_VARIABLE,
-    KEYS_VARIABLE,
-    ZOOKEEPER_VARIABLE,
-)
+from regent.config.cluster_location import VARIABLES_OF_COMMANDS
 from regent.config.settings import SETTING_OPTIONS, Settings, rows
 from regent.config.settings_file import load_settings
 from regent.config.tables.logging import LoggingConfig
@@ -210,6 +204,21 @@ def test_a_variable_of_the_environment_is_an_option_that_is_not_given(tmp_path: 
 
 def test_no_variable_of_a_setting_is_one_of_commands() -> None:
     variables = {f"REGENT_{name.upper()}" for name in SETTING_OPTIONS}
-    of_commands = {ZOOKEEPER_VARIABLE, DATA_DIR_VARIABLE, BOOTSTRAP_SERVER_VARIABLE, KEYS_VARIABLE}
-    of_commands |= {COMMAND_CONFIG_VARIABLE, PROFILE_VARIABLE, SECRET_VARIABLE}
-    assert not variables & {*of_commands, "REGENT_BROKER_ID", "REGENT_TIMEOUT_FACTOR"}
+    assert {PROFILE_VARIABLE, SECRET_VARIABLE} <= VARIABLES_OF_COMMANDS
+    assert not variables & VARIABLES_OF_COMMANDS
+
+
+def test_a_variable_that_is_almost_a_setting_is_named(tmp_path: Path) -> None:
+    variables = {
+        "REGENT_RETENTION_MS": "-1",
+        "REGENT_NUM_PARTITION": "3",
+        "REGENT_SERVICE_HOST": "10.0.0.1",  # of Kubernetes
+        "REGENT_KEYS": str(tmp_path),
+        "REGENT_LOG_RETENTION_MS": "-1",
+    }
+    assert list(_misnamed(variables)) == [
+        "REGENT_NUM_PARTITION in the environment is no setting: did you mean"
+        " REGENT_NUM_PARTITIONS?",
+        "REGENT_RETENTION_MS in the environment is no setting: did you mean"
+        " REGENT_LOG_RETENTION_MS?",
+    ]
