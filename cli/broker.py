@@ -89,7 +89,7 @@ def _misnamed(environ: Mapping[str, str]) -> Iterator[str]:
         if not variable.startswith(_PREFIX):
             continue
         end = variable.removeprefix(_PREFIX.rstrip("_"))
-        similar = [name for name in known if name.endswith(end)]
+        similar = sorted((name for name in known if name.endswith(end)), key=len)
         similar += get_close_matches(variable, known, n=1, cutoff=_SIMILAR)
         if similar:
             yield f"{variable} in the environment is no setting: did you mean {similar[0]}?"
