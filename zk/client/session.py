@@ -146,8 +146,11 @@ class SessionKeeper(ZooKeeper):
             return client
         except RegentError as error:
             self._failure = error.with_traceback(None)
-            client.abandon()
-            return None
+        except (OSError, RuntimeError) as error:  # no descriptor, or no thread, is left
+            self._failure = ConnectionLossError(f"cannot connect to ZooKeeper: {error}")
+            logger.error("%s", self._failure)
+        client.abandon()
+        return None
 
     def _establish(self, client: ZooKeeperClient) -> None:
         self._end_predecessor(client.credentials)

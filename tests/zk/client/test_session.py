@@ -1,17 +1,19 @@
 from __future__ import annotations
 
+import errno
 import queue
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
 from regent.cluster.embedded_zookeeper import EmbeddedZooKeeper
 from regent.core.errors import ForeignDirectoryError, SessionExpiredError
 from regent.testing.waits import eventually, scaled
-from regent.zk.client.connection import ConnectionState
+from regent.zk.client.connection import ConnectionState, PollHandler
 from regent.zk.client.operations import ConnectionLossError, Create, SetData, WatchEvent
 from regent.zk.client.orphaned_session import close_session
 from regent.zk.client.session import SessionKeeper
@@ -209,6 +211,38 @@ def test_the_keeper_retries_until_the_server_is_back(
 
         assert owner.next()[0] == "starting"
         owner.keeper.close()
+
+
+@pytest.mark.parametrize(
+    ("step", "error"),
+    [
+        ("create_socket_pair", OSError(errno.EMFILE, "no descriptor is left")),
+        ("spawn", RuntimeError("can't start new thread")),
+    ],
+)
+def test_a_session_that_could_not_be_opened_for_want_of_something_is_opened_later(
+    keep: Keep,
+    zookeeper_address: str,
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+    error: Exception,
+) -> None:
+    """The thread of the keeper must survive: nobody else opens a session."""
+    owner = keep()
+    failures = [error, error]
+    original = getattr(PollHandler, step)
+
+    def fails_twice(*arguments: Any, **options: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(PollHandler, step, fails_twice)
+    credentials = owner.keeper.client.credentials
+    assert close_session(zookeeper_address, credentials, timeout_s=scaled(5.0))
+    assert [owner.next()[0] for _ in range(5)][-1] == "established"
+    assert not failures
+    assert owner.keeper.children("/") is not None
 
 
 def test_closing_ends_the_session_without_further_notifications(
