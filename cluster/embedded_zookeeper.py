@@ -174,15 +174,21 @@ class EmbeddedZooKeeper:
                 return
 
     def launch(self) -> None:
-        """Start the process without waiting for it: members of an ensemble need each other."""
+        """Start the process without waiting for it: members of an ensemble need each other.
+
+        Raises ``ZooKeeperStartError``.
+        """
         if self._process is not None and self._process.poll() is None:
             raise ZooKeeperStartError(f"ZooKeeper is already running as process {self.pid}")
         java = find_java()
         classpath = server_classpath()
         self._port = _usable_port(self._host, self._port)
-        self._data_dir.mkdir(parents=True, exist_ok=True)
-        with self._locked() as lock:
-            self._launch(java, classpath, lock)
+        try:
+            self._data_dir.mkdir(parents=True, exist_ok=True)
+            with self._locked() as lock:
+                self._launch(java, classpath, lock)
+        except OSError as error:
+            raise ZooKeeperStartError(f"ZooKeeper cannot be started: {error}") from error
 
     def _launch(self, java: JavaRuntime, classpath: str, lock: BinaryIO) -> None:
         self._log_start = self._log.stat().st_size if self._log.exists() else 0
@@ -269,7 +275,7 @@ class EmbeddedZooKeeper:
                     size = file.seek(0, os.SEEK_END)
                     file.seek(max(start if start <= size else 0, size - _MAX_LOG_TAIL_BYTES))
                     lines = file.read().decode(errors="replace").split("\n")
-            except FileNotFoundError:
+            except OSError:  # there is none, or it cannot be read now
                 continue
             causes = [line for line in lines if _EXCEPTION.match(line)]
             said = causes or [line for line in lines if line.strip()]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
@@ -11,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -135,6 +137,24 @@ def test_a_folder_serves_one_server_as_long_as_it_lives(
     assert (tmp_path / "zk" / "zoo.cfg").read_text() == configuration
     first.stop()
     second.start()
+
+
+@pytest.mark.parametrize("step", ["write_private", "ending_with_this_process"])
+def test_a_server_that_cannot_be_launched_for_now_is_told_of_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Its supervisor tries again. Any other error would end the whole cluster."""
+
+    def fail(*_: object, **__: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    server = EmbeddedZooKeeper(tmp_path / "zk")
+    with monkeypatch.context() as patch:
+        patch.setattr(f"regent.cluster.embedded_zookeeper.{step}", fail)
+        with pytest.raises(ZooKeeperStartError, match="No space left on device"):
+            server.launch()
+        patch.setattr(Path, "open", fail)
+        assert server.last_line() == "it printed nothing"
 
 
 def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
