@@ -152,7 +152,7 @@ class BrokerStorage:
         self._undo.callback(upkeep.shutdown)
         for task, interval_ms in self.upkeep(replica_manager).items():
             RepeatingTimer(upkeep, interval_ms, task, first_after_ms=_SETTLE_MS)
-        purge = partial(self._purge, replica_manager.is_known_topic)
+        purge = partial(self._purge, replica_manager.is_complete_topic)
         self._purge_timer = RepeatingTimer(upkeep, _SETTLE_MS, purge)
         self._on_records_damaged = replica_manager.on_records_damaged
         for name, (long_task, interval_ms) in self.long_tasks(replica_manager).items():
@@ -194,9 +194,9 @@ class BrokerStorage:
                 _IDLE_VERIFICATION_INTERVAL_MS if is_idle else _VERIFICATION_INTERVAL_MS
             )
 
-    def _purge(self, is_known_topic: Callable[[TopicId], bool]) -> None:
+    def _purge(self, is_complete_topic: Callable[[TopicId], bool]) -> None:
         """Delete the files whose delay is over, and come again when the next ones are due."""
-        due_ms = self.logs.purge(is_known_topic)
+        due_ms = self.logs.purge(is_complete_topic)
         if self._purge_timer is not None:
             self._purge_timer.set_period(max(_LEAST_PURGE_MS, min(due_ms, _PURGE_INTERVAL_MS)))
 

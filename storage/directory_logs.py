@@ -501,12 +501,13 @@ class DirectoryLogs:
             first = next(iter(dropped))
             _log.info(text, self.directory.path, sum(dropped.values()), len(dropped), first)
 
-    def purge(self, file_delete_delay_ms: int, is_known: Callable[[TopicId], bool]) -> int:
+    def purge(self, file_delete_delay_ms: int, is_complete: Callable[[TopicId], bool]) -> int:
         """Delete the files of dropped segments and of removed logs after their delay.
 
         ``file_delete_delay_ms`` is that of removed logs; each log has its own for its segments.
 
-        Delete a stray log only if its topic is known, because then other brokers have its records.
+        Delete a stray log only if its topic exists and this broker uses its other logs of it: then
+        other brokers have its records, and it will not be taken back.
         Return in how many milliseconds the next files are due. Raises ``StorageError``.
         """
         now_ms = self._settings.wall_clock_ms()
@@ -518,9 +519,10 @@ class DirectoryLogs:
             purged, left_ms = delete_renamed_logs(
                 self.directory.path, now_ms, file_delete_delay_ms, self.deleted.give_up
             )
-            for path in self.strays.take_due(now_ms, is_known):
-                shutil.rmtree(path)
-                purged += 1
+            for path in self.strays.take_due(now_ms, is_complete):
+                with suppress(FileNotFoundError):  # an operator has removed it
+                    shutil.rmtree(path)
+                    purged += 1
         if purged:
             _log.info("%s: deleted the files of %d removed logs", self.directory.path, purged)
         return min([*due_ms, *left_ms]) - now_ms

@@ -462,7 +462,7 @@ class LogManager:
         """Apply retention."""
         self._for_each_live(DirectoryLogs.clean_up)
 
-    def purge(self, is_known_topic: Callable[[TopicId], bool]) -> int:
+    def purge(self, is_complete_topic: Callable[[TopicId], bool]) -> int:
         """Delete the files of dropped segments and removed logs when their delay is over.
 
         A removed log has the broker's delay, as in Kafka, because its topic may be gone. Keep a
@@ -471,7 +471,7 @@ class LogManager:
         """
         delay_ms = self._defaults.file_delete_delay_ms
         due_ms = [delay_ms]
-        self._for_each_live(lambda logs: due_ms.append(logs.purge(delay_ms, is_known_topic)))
+        self._for_each_live(lambda logs: due_ms.append(logs.purge(delay_ms, is_complete_topic)))
         return min(due_ms)
 
     @property

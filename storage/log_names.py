@@ -16,6 +16,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -124,6 +125,7 @@ def delete_renamed_logs(
         if due_ms > now_ms:
             left_ms.append(due_ms)
         elif give_up(Path(entry.path)):
-            shutil.rmtree(entry.path)
-            purged += 1
+            with suppress(FileNotFoundError):  # an operator has removed it
+                shutil.rmtree(entry.path)
+                purged += 1
     return purged, left_ms

@@ -148,10 +148,6 @@ class MetadataCache:
         self._full, self._known = RequestParts(), RequestParts()
         self._waiting: list[Callable[[], None]] = []
 
-    def is_known_topic(self, topic_id: TopicId) -> bool:
-        """Whether a topic has that id; checks all topics. Thread-safe."""
-        return topic_id in self.snapshot.topic_ids.values()
-
     def when_complete(self, tell: Callable[[], None]) -> None:
         """Call once when the cache is complete, at once if it is. Any thread; must not block."""
         self._waiting.append(tell)

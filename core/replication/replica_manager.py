@@ -192,9 +192,19 @@ class ReplicaManager:
         """The highest controller epoch seen."""
         return self.fence.controller_epoch
 
-    def is_known_topic(self, topic_id: TopicId) -> bool:
-        """Whether the cluster has a topic with that id. Thread-safe."""
-        return self._cache.is_known_topic(topic_id)
+    def is_complete_topic(self, topic_id: TopicId) -> bool:
+        """Whether the topic with that id exists, and this broker uses all of its logs that it has.
+
+        Else one of its stray logs may be taken back soon: the metadata come before LeaderAndIsr.
+        Thread-safe.
+        """
+        snapshot, hosted = self._cache.snapshot, self._partitions.by_topic_partition
+        topic = next((t for t, its_id in snapshot.topic_ids.items() if its_id == topic_id), None)
+        return topic is not None and all(
+            TopicPartition(topic, number) in hosted
+            for number, row in snapshot.topics.get(topic, {}).items()
+            if self.broker_id in row.replicas
+        )
 
     @property
     def partitions(self) -> Mapping[TopicPartition, Partition]:

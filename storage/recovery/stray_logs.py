@@ -94,16 +94,20 @@ class StrayLogs:
         with self._lock:
             self._topic_ids.pop(path.name, None)
 
-    def take_due(self, now_ms: int, is_known: Callable[[TopicId], bool]) -> list[Path]:
-        """Take the stray logs that were kept long enough and that other brokers have."""
+    def take_due(self, now_ms: int, is_complete: Callable[[TopicId], bool]) -> list[Path]:
+        """Take the stray logs that were kept long enough and that other brokers have.
+
+        Not those that are held for a topic that returns. Raises ``OSError``.
+        """
         with self._lock:
             due = [
                 path
                 for name, topic_id in self._topic_ids.items()
                 if topic_id is not None
-                and is_known(topic_id)
+                and is_complete(topic_id)
                 and now_ms - _modified_ns(path := self._directory / name) // 1_000_000
                 >= STRAY_KEPT_MS
+                and not is_held(path)
             ]
             for path in due:
                 del self._topic_ids[path.name]

@@ -344,7 +344,7 @@ class FileDisk(LogManager):
             self.checkpoint_recovery_points,
             self.checkpoint_log_start_offsets,
             self.clean_up,
-            partial(self.purge, replica_manager.is_known_topic),
+            partial(self.purge, replica_manager.is_complete_topic),
         ]
         dice = self.machine.dice
         dice.shuffle(tasks)

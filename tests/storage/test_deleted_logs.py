@@ -9,6 +9,7 @@ import pytest
 from regent.core.errors import StorageError
 from regent.storage.log.unified_log import UnifiedLog
 from regent.storage.log_manager import LogManager
+from regent.storage.recovery.stray_logs import STRAY_KEPT_MS
 from tests.support.disk_logs import (
     OTHER_ID,
     T0,
@@ -168,3 +169,11 @@ def test_a_log_whose_checkpoint_cannot_be_written_is_not_offered(
     monkeypatch.setattr("regent.storage.directory_logs.write_checkpoint", fail)
     logs.delete(T0, deleted_topic=TOPIC_ID)
     assert not logs.deleted.hold(T0, TOPIC_ID)
+
+
+def test_a_held_log_is_kept_for_longer_than_a_stray_one(machine: Machine, deleted: LogManager):
+    """Nothing but the return of its topic, or its deletion, ends the hold."""
+    assert deleted.deleted.hold(T0, TOPIC_ID)
+    machine.clock.now_ms += 2 * STRAY_KEPT_MS
+    deleted.purge(lambda _: True)
+    assert values(again(deleted)) == numbered(0, 8)

@@ -243,17 +243,6 @@ def test_a_full_update_with_newer_epochs_is_applied(cache: MetadataCache, change
     assert set(update(cache, row(0), is_full=True, header=next_term).partitions) == {T0}
 
 
-def test_the_ids_of_topics_are_known_as_long_as_they_exist(cache: MetadataCache) -> None:
-    """Logs of other topics are deleted in the end."""
-    assert not cache.is_known_topic(OLD)
-    update(cache, row(0), topic_id=OLD)
-    assert cache.is_known_topic(OLD)
-    assert not cache.is_known_topic(NEW)
-    update(cache, row(0), topic_id=NEW)
-    assert cache.is_known_topic(NEW)
-    assert not cache.is_known_topic(OLD)
-
-
 # --- completeness ---------------------------------------------------------------------------------
 
 

@@ -833,3 +833,26 @@ def test_a_stray_log_that_raises_does_not_stop_other_rows(
     monkeypatch.setattr(poisoned.logs, "set_aside", set_aside)
     assert poisoned.apply({T2: state()}, type=FULL) == {T2: Errors.NONE}
     assert poisoned.role(T2) is Role.LEADER
+
+
+def test_stray_logs_of_a_topic_are_needed_until_its_other_logs_are_in_use():
+    """The metadata name the topic before a LeaderAndIsr takes its logs back."""
+    broker = BareBroker()
+    assert not broker.manager.is_complete_topic(A), "no other broker has it either"
+    rows = dict.fromkeys((0, 1), (ME, 2)) | {2: (2, 3)}
+    known = UpdateMetadataTopic(
+        "t",
+        A,
+        tuple(
+            UpdateMetadataPartition(number, 7, replicas[0], 1, replicas, 3, replicas, ())
+            for number, replicas in rows.items()
+        ),
+        0,
+    )
+    broker.handle(UpdateMetadataRequest((known,), ()))
+    assert not broker.manager.is_complete_topic(A)
+    broker.apply({T0: state(leader_epoch=1)})
+    assert not broker.manager.is_complete_topic(A)
+    broker.apply({T1: state(leader_epoch=1)})
+    assert broker.manager.is_complete_topic(A)
+    assert not broker.manager.is_complete_topic(B)
