@@ -6,7 +6,7 @@ fetch keeps what it has read: when a partition changes, only that partition is r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
 
@@ -14,6 +14,7 @@ from regent.core.errors import DamagedRecordsError, Errors, StorageError
 from regent.core.model import NO_EPOCH, TopicPartition
 from regent.core.protocol.client import ConsumedPartition, ConsumerFetch, ConsumerPosition
 from regent.core.records import NO_RECORDS, Records
+from regent.core.replica_logs import AbortedTransactionStart
 from regent.core.replication.all_partitions import AllPartitions, Prefetches, check_position
 from regent.core.replication.delayed_operation import (
     Answer,
@@ -107,16 +108,21 @@ class DelayedConsumerFetch(DelayedOperation):
                 # A read ends with its segment. The bytes in later ones never come to this fetch.
                 if self._size + records.size < self._min_bytes:
                     self._is_urgent |= log.end_of_segment(position.fetch_offset) < limit
+        aborted: Sequence[AbortedTransactionStart] = ()
+        if self._is_read_committed:
+            aborted = log.aborted_transactions(position.fetch_offset, records)
+        start = log.log_start_offset
+        if position.fetch_offset < start and diverging.leader_epoch == NO_EPOCH:
+            # Retention raised it meanwhile: records, or aborted transactions, may be missing.
+            return ConsumedPartition(Errors.OFFSET_OUT_OF_RANGE)
         return ConsumedPartition(
             Errors.NONE,
             partition.high_watermark,
-            log.log_start_offset,
+            start,
             records,
             *diverging,
             last_stable_offset=stable,
-            aborted=log.aborted_transactions(position.fetch_offset, records)
-            if self._is_read_committed
-            else (),
+            aborted=aborted,
         )
 
     def _awaits(self, partition: Partition, offset: int, room: int) -> bool:

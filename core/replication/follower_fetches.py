@@ -265,14 +265,17 @@ class FollowerFetches:
     ) -> FetchedPartition:
         log = partition.local_log
         error, diverging = check_position(log, row.fetch_offset, row.last_fetched_epoch)
-        if error is not Errors.NONE:
-            start, end = log.log_start_offset, log.log_end_offset
-            return _failed(row, error)._replace(log_start_offset=start, log_end_offset=end)
         records: Records = NO_RECORDS
-        if diverging.leader_epoch == NO_EPOCH:  # else its position is unknown (KAFKA-13141)
+        if error is Errors.NONE and diverging.leader_epoch == NO_EPOCH:
+            # With a diverging epoch its position is unknown (KAFKA-13141).
             if now_ms is not None:
                 self._note(fetch, partition, follower, row, now_ms)
             records = self._throttled(fetch, partition, row)
+            if row.fetch_offset < log.log_start_offset:  # retention raised it meanwhile
+                error = Errors.OFFSET_OUT_OF_RANGE
+        if error is not Errors.NONE:
+            start, end = log.log_start_offset, log.log_end_offset
+            return _failed(row, error)._replace(log_start_offset=start, log_end_offset=end)
         return FetchedPartition(
             row.partition_index,
             Errors.NONE,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,6 +68,24 @@ def test_between_the_high_watermark_and_the_log_end_a_fetch_is_empty(
 def test_an_offset_outside_the_log_is_out_of_range(leader: RecordBroker, offset: int) -> None:
     leader.log().advance_log_start_offset(1)
     assert leader.consume({T0: offset}).answer[T0].error_code is Errors.OFFSET_OUT_OF_RANGE
+
+
+@pytest.mark.parametrize("step", ["read", "aborted_transactions"])
+def test_a_fetch_that_retention_overtakes_is_out_of_range(
+    leader: RecordBroker, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """It would skip records without a word, or take those of aborted transactions for others."""
+    log = leader.log()
+    original = getattr(log, step)
+
+    def overtaken(*arguments: Any, **options: Any) -> Any:
+        found = original(*arguments, **options)
+        log.advance_log_start_offset(1)
+        return found
+
+    monkeypatch.setattr(log, step, overtaken)
+    answer = leader.consume({T0: 0}, is_read_committed=True).answer[T0]
+    assert (answer.error_code, consumed(answer)) == (Errors.OFFSET_OUT_OF_RANGE, [])
 
 
 # --- epochs ---------------------------------------------------------------------------------------

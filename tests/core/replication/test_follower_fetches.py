@@ -12,6 +12,8 @@ from regent.core.protocol.control import (
     UpdateMetadataRequest,
     UpdateMetadataTopic,
 )
+from regent.core.records import NO_RECORDS, Records
+from tests.core.replication.numbered_logs import NumberedLog
 from tests.core.replication.stage import (
     T0,
     T1,
@@ -148,6 +150,21 @@ def test_an_offset_outside_the_leaders_log_is_out_of_range(
     answer = ask(leader, position(5, offset, last_fetched_epoch))
     assert answer.error_code is Errors.OFFSET_OUT_OF_RANGE
     assert leo(leader) == -1
+
+
+def test_a_fetch_that_retention_overtakes_is_out_of_range(
+    leader: BareBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The follower would have a hole in the middle of a segment."""
+
+    def overtaken(*_: object, **__: object) -> Records:
+        leader.logs.starts[T0] = 11
+        return NO_RECORDS
+
+    monkeypatch.setattr(NumberedLog, "read", overtaken)
+    answer = ask(leader, position(5, 10, -1))
+    assert answer.error_code is Errors.OFFSET_OUT_OF_RANGE
+    assert answer.log_start_offset == 11
 
 
 def test_each_partition_has_its_own_error(leader: BareBroker) -> None:
