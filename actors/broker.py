@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from time import monotonic, time_ns
@@ -28,7 +29,7 @@ from regent.actors.inbox import InboxFullError, Overflow, Reply
 from regent.actors.replica_fetcher_manager import ReplicaFetcherManager
 from regent.actors.replica_fetcher_thread import OpenFetchChannel
 from regent.actors.runtime import RegentActor, Supervisor, launch, stop_actor
-from regent.actors.scheduler import Scheduler, monotonic_ms
+from regent.actors.scheduler import OneShotTimer, Scheduler, monotonic_ms
 from regent.core.controller.events import ReplicasGivenUp, SuspectReplicasChanged
 from regent.core.errors import Errors, SessionExpiredError
 from regent.core.model import BrokerId, TopicPartition
@@ -119,6 +120,11 @@ class ShrinkIsrs:
 
 
 @dataclass(frozen=True, slots=True)
+class UpdateFetchers:
+    """Start the fetchers that could not be started."""
+
+
+@dataclass(frozen=True, slots=True)
 class LogDirectoryFailed:
     """A log directory has failed: its replicas are offline."""
 
@@ -132,6 +138,7 @@ BrokerMessage: TypeAlias = (
     ControlRequestReceived
     | Registered
     | ShrinkIsrs
+    | UpdateFetchers
     | LogDirectoryFailed
     | StopFetching
     | DescribeMetadataRequest
@@ -140,7 +147,8 @@ BrokerMessage: TypeAlias = (
 )
 
 
-_NEVER_REFUSED = (Registered, ShrinkIsrs, LogDirectoryFailed, StopFetching)
+_NEVER_REFUSED = (Registered, ShrinkIsrs, UpdateFetchers, LogDirectoryFailed, StopFetching)
+_FETCHERS_RETRY_MS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +215,7 @@ class Broker(RegentActor):
             backoff_ms=settings.replica_fetch_backoff_ms,
             supervisor=supervisor,
         )
+        self._fetchers_retry = OneShotTimer(scheduler, self._tell_update_fetchers)
         self._logs = logs
         self.status = status
         self._callbacks = callbacks
@@ -225,10 +234,13 @@ class Broker(RegentActor):
 
     @staticmethod
     def collapse_key(message: BrokerMessage) -> Hashable | None:
-        """One queued check of ISRs, and one of logs, is enough."""
-        return message if isinstance(message, ShrinkIsrs | LogDirectoryFailed) else None
+        """One queued check of ISRs, of fetchers and of logs is enough."""
+        is_check = isinstance(message, ShrinkIsrs | UpdateFetchers | LogDirectoryFailed)
+        return message if is_check else None
 
-    def handle(self, message: BrokerMessage, reply: Reply | None) -> None:
+    def handle(  # noqa: C901  one match over every message
+        self, message: BrokerMessage, reply: Reply | None
+    ) -> None:
         """Handle one message."""
         match message:
             case ControlRequestReceived():
@@ -236,6 +248,8 @@ class Broker(RegentActor):
             case ShrinkIsrs():
                 self.replica_manager.shrink_isrs(monotonic_ms())
                 self._callbacks.on_isrs_proposed()
+            case UpdateFetchers():
+                self._update_fetchers()
             case LogDirectoryFailed():
                 self._give_up_offline_replicas()
             case StopFetching():
@@ -265,6 +279,7 @@ class Broker(RegentActor):
 
     def on_stop(self) -> None:
         """Stop all fetchers."""
+        self._fetchers_retry.cancel()
         self.fetchers.close()
         stop_actor(self._check.actor_ref, _CHECK_STOP_TIMEOUT_S)
 
@@ -296,13 +311,21 @@ class Broker(RegentActor):
         response = self.replica_manager.handle(header, request, monotonic_ms())
         if reply is not None:
             reply.set(response)
-        self.fetchers.update()
+        self._update_fetchers()
         self._callbacks.on_isrs_proposed()
         if isinstance(request, UpdateMetadataRequest):
             self._callbacks.on_metadata_changed()
             if self.replica_manager.replaceable_logs():
                 self._callbacks.on_replicas_offline()
         self._report_suspects()
+
+    def _update_fetchers(self) -> None:
+        if not self.fetchers.update():
+            self._fetchers_retry.set(_FETCHERS_RETRY_MS)
+
+    def _tell_update_fetchers(self) -> None:
+        with suppress(ActorDeadError):
+            self.actor_ref.tell(UpdateFetchers())
 
     def _report_suspects(self) -> None:
         if self.replica_manager.take_suspect_changes():
@@ -356,7 +379,7 @@ class Broker(RegentActor):
 
     def _give_up_offline_replicas(self) -> None:
         offline = self.replica_manager.on_log_directory_failed()
-        self.fetchers.update()
+        self._update_fetchers()
         self._callbacks.on_isrs_proposed()
         if offline:
             text = "%s: %d replicas are offline, the first: %s"

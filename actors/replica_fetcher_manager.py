@@ -5,6 +5,7 @@ Mirrors ``kafka.server.ReplicaFetcherManager``. Owned by the Broker's thread.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 from contextlib import suppress
 from typing import NamedTuple
@@ -23,6 +24,8 @@ from regent.actors.runtime import Supervisor, start_actor, stop_actor
 from regent.actors.scheduler import Scheduler
 from regent.core.model import BrokerId
 from regent.core.replication.replica_manager import ReplicaManager
+
+logger = logging.getLogger(__name__)
 
 _STOP_TIMEOUT_S = 5.0
 
@@ -71,27 +74,33 @@ class ReplicaFetcherManager:
         """The fetcher of every leader. Thread-safe."""
         return self._fetchers.copy()
 
-    def update(self) -> None:
+    def update(self) -> bool:
         """Start, stop and wake fetchers after a control request.
+
+        Return False if one could not be started, for want of a thread or a descriptor: call again.
 
         A leader with another endpoint is another process and gets another fetcher. A fetch that
         waits for records is ended if there is more to fetch now: in Kafka a new partition of idle
         leaders is not replicated before that wait is over, and ``acks=all`` waits for it.
         """
         if self._is_closed:
-            return
+            return True
         wanted = self._replica_manager.leaders_to_fetch_from()
         self._stop([b for b, f in self._fetchers.items() if wanted.get(b) != f.endpoint])
         outdated = self._replica_manager.outdated_fetches()
         for leader, endpoint in wanted.items():
             fetcher = self._fetchers.get(leader)
             if fetcher is None:
-                self._fetchers[leader] = self._start(leader, endpoint)
+                try:
+                    self._fetchers[leader] = self._start(leader, endpoint)
+                except (RuntimeError, TimeoutError, OSError) as error:
+                    logger.error("no fetcher for leader %d can be started now: %s", leader, error)
                 continue
             with suppress(ActorDeadError):
                 fetcher.thread.tell(DoWork())  # it may be backing off
             if leader in outdated:
                 fetcher.channel.hurry()
+        return self._fetchers.keys() >= wanted.keys()
 
     def close(self) -> None:
         """Stop all fetchers."""

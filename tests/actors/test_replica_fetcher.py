@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from time import monotonic
+from typing import Any
 
 import pytest
 from pykka import ActorRef
 
+from regent.actors import replica_fetcher_manager
 from regent.actors.broker import Broker, StopFetching
 from regent.actors.control_request_check import ControlRequestReceived
 from regent.actors.replica_fetcher_manager import ReplicaFetcherManager
@@ -238,3 +240,25 @@ def test_a_waiting_fetch_is_hurried_when_there_is_more_to_fetch(stage: Stage):
         assert channel.hurried.is_set()
     finally:
         fetchers.close()
+
+
+def test_a_fetcher_that_could_not_be_started_is_started_later(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+):
+    """The answer to the control request is given by then: the controller does not repeat it."""
+    failures = [RuntimeError("can't start new thread")] * 2
+    start = replica_fetcher_manager.start_actor
+
+    def start_if_there_is_a_thread(*arguments: Any, **options: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return start(*arguments, **options)
+
+    monkeypatch.setattr(replica_fetcher_manager, "start_actor", start_if_there_is_a_thread)
+    monkeypatch.setattr("regent.actors.broker._FETCHERS_RETRY_MS", 1)
+    leader, follower = stage.broker(1), stage.broker(2, settings=AT_ONCE)
+    fetched = threading.Event()
+    stage.replication_server(leader, fetched.set)
+    lead_and_follow_on([leader, follower])
+    assert fetched.wait(TIMEOUT_S)
+    assert not failures
