@@ -289,7 +289,10 @@ def _await_signals(process: BrokerProcess, ends_with_terminal: bool) -> None:
             break
         if process.is_serving:
             logger.info("SIGHUP: the files of the keys of TLS are read if they have changed")
-            process.read_keys_again()
+            try:
+                process.read_keys_again()
+            except Exception:  # this thread must live to take SIGTERM
+                logger.exception("SIGHUP: the keys of TLS stay as they are")
     first = time.monotonic()
     process.request_stop()
     while True:

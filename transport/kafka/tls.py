@@ -149,15 +149,16 @@ class ServerTls:
             state = self._state_of_files()
             if state == self._seen:
                 return False
-            self._seen = state
             try:
                 loaded = self._load(self._config)
                 self._check_same(loaded.keys)
-            except TlsError as error:
+            except (TlsError, OSError) as error:
+                # Without a descriptor or space the same files may serve the next time.
+                self._seen = self._seen if isinstance(error, OSError) else state
                 self.reload_failures += 1
                 logger.error("The keys of TLS stay as they are: %s", error)
                 return False
-            self._loaded = loaded
+            self._seen, self._loaded = state, loaded
             logger.info("New keys of TLS are in use, for %.0f days", loaded.keys.days_left())
             return True
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import socket
 import ssl
+import tempfile
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
@@ -384,6 +386,23 @@ def test_files_that_cannot_serve_leave_the_old_keys_in_use(
     assert served_name(authority, tls) == first
 
     authority.keystore("broker").chmod(0o600)
+    assert tls.reload_if_changed()
+
+
+def test_new_keys_that_could_not_be_loaded_for_want_of_space_are_loaded_the_next_time(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+):
+    tls = ServerTls(authority.config())
+    first = served_name(authority, tls)
+    authority.keystore("broker").chmod(0o600)
+
+    def no_space(*_: object, **__: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tempfile, "NamedTemporaryFile", no_space)
+        assert not tls.reload_if_changed()
+    assert served_name(authority, tls) == first
     assert tls.reload_if_changed()
 
 
