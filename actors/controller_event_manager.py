@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable
 from itertools import count
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from pykka import ActorDeadError, ActorRef
 
@@ -101,6 +101,14 @@ class _BrokersAwaited:
         self._reply.set(AwaitBrokersResponse(Errors.NONE, tuple(behind)))
 
 
+_NOT_IN_ZOOKEEPER: Final = (
+    events.StandAgain,
+    events.UncleanLeaderElectionEnable,
+    events.AdvertisedListenersChanged,
+)
+"""Events that no later read of ZooKeeper can replace."""
+
+
 class ControllerEventManager(RegentActor):
     """Takes ``ControllerEvent`` and ``ControllerRequest`` messages, performs their effects."""
 
@@ -183,7 +191,7 @@ class ControllerEventManager(RegentActor):
 
     def on_preempted(self, message: object) -> None:
         """Queue events again that no later read of ZooKeeper can replace."""
-        if isinstance(message, events.StandAgain | events.UncleanLeaderElectionEnable):
+        if isinstance(message, _NOT_IN_ZOOKEEPER):
             self._tell_later(message)
 
     def on_unexpected_error(self, message: object, error: Exception) -> None:

@@ -12,6 +12,7 @@ from regent.actors.controller_event_manager import ControllerEventManager
 from regent.actors.inbox import ClearAndPut, MessageWithReply, Reply
 from regent.core.controller.context import ControllerContext
 from regent.core.controller.events import (
+    AdvertisedListenersChanged,
     BrokerChange,
     ControllerEvent,
     EventsLost,
@@ -28,7 +29,7 @@ from regent.core.controller.events import (
     is_always_queued,
 )
 from regent.core.errors import ApiError, Errors
-from regent.core.model import BrokerId, ReplicaAssignment, TopicPartition
+from regent.core.model import BrokerId, EndPoint, ReplicaAssignment, TopicPartition
 from regent.core.protocol.control import (
     ControlHeader,
     ControlResponse,
@@ -53,6 +54,7 @@ from regent.zk.znodes import BrokerIdZNode, ControllerFailuresZNode, ControllerZ
 from tests.support.fake_zookeeper import Call
 from tests.support.stage import TIMEOUT_S, Sent, Stage, accept, actor_of, ask
 
+MOVED = EndPoint("PLAINTEXT", "elsewhere", 9092)
 PAYMENTS = {0: ReplicaAssignment((0, 1)), 1: ReplicaAssignment((1, 0))}
 
 
@@ -208,7 +210,10 @@ def test_a_preempted_request_is_answered_with_not_controller(stage: Stage):
     )
 
 
-@pytest.mark.parametrize("event", [StandAgain(), UncleanLeaderElectionEnable(True)])
+@pytest.mark.parametrize(
+    "event",
+    [StandAgain(), UncleanLeaderElectionEnable(True), AdvertisedListenersChanged((MOVED,))],
+)
 def test_events_that_cannot_be_read_again_survive_session_expiry(
     stage: Stage, event: ControllerEvent
 ):
