@@ -385,7 +385,7 @@ class BrokerProcess(ControllerListener):
         self._controller.tell(Startup())
         checks = ZooKeeperChecks(
             *(self._keeper, self._storage.logs, self._controller.tell, self._controller.is_active),
-            on_checked=lambda: self._configs.unreadable and self._config_listener.look(),
+            lambda denied: (denied or self._configs.unreadable) and self._config_listener.look(),
         )
         self._undo.callback(checks.stop)
         self._config_listener.look()

@@ -33,7 +33,8 @@ class ZooKeeperChecks:
     """Runs from its construction to ``stop``, on its own thread, because ZooKeeper may be slow.
 
     ``tell_controller`` sends an event to the controller of this broker. ``is_controller`` returns
-    whether that one is active: only the active controller writes the mark.
+    whether that one is active: only the active controller writes the mark. ``on_checked`` gets
+    whether watches may be missing.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class ZooKeeperChecks:
         notes: ClusterNotes,
         tell_controller: Callable[[ControllerEvent], None],
         is_controller: Callable[[], bool],
-        on_checked: Callable[[], object] = lambda: None,
+        on_checked: Callable[[bool], object] = lambda _: None,
     ) -> None:
         self._keeper = keeper
         self._notes = notes
@@ -67,8 +68,7 @@ class ZooKeeperChecks:
         except (ConnectionLossError, SessionExpiredError) as error:
             logger.debug("the check failed: %s", error)
         else:
-            self._look_for_denied(dict(zip(paths[1:], watched, strict=True)))
-            self._on_checked()
+            self._on_checked(self._look_for_denied(dict(zip(paths[1:], watched, strict=True))))
 
     def stop(self) -> None:
         """Stop checking."""
@@ -78,10 +78,13 @@ class ZooKeeperChecks:
         self._notes.note_seen(zxid=self._keeper.newest_zxid, mark=mark)
         self._keeper.client.require_write(PROGRESS_MARK, mark)
 
-    def _look_for_denied(self, watched: Mapping[str, Znode | None]) -> None:
+    def _look_for_denied(self, watched: Mapping[str, Znode | None]) -> bool:
+        """Return whether a znode is unreadable, or was at the last check."""
         is_denied = any(isinstance(node, UnreadableZnode) for node in watched.values())
-        if is_denied or self._was_denied:
+        must_look = is_denied or self._was_denied
+        if must_look:
             self._tell_controller(LookAgain())
         elif watched[ControllerZNode.PATH] is None:
             self._tell_controller(Reelect())
         self._was_denied = is_denied
+        return must_look
