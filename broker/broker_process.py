@@ -348,9 +348,10 @@ class BrokerProcess(ControllerListener):
         self._guardian = Guardian(self._options.zookeeper)
         self._guardian.start()
         self._undo.callback(self._guardian.dismiss)
+        timeout_ms = self._settings.zookeeper.session_timeout_ms
         self._keeper = SessionKeeper(
             self._options.zookeeper,
-            self._settings.zookeeper.session_timeout_ms,
+            timeout_ms,
             on_watch=self._on_watch,
             on_session_starting=self._on_session_starting,
             on_established=self._on_established,
@@ -371,12 +372,8 @@ class BrokerProcess(ControllerListener):
         info = replace(info, endpoints=self._end_points.current)
         self._storage.note_that_no_log_is_lost(self._keeper)
         broker_epoch, session_id = register(
-            info,
-            self._storage.logs.suspects,
-            self._keeper,
-            store,
-            self._settings.zookeeper.session_timeout_ms,
-            self._stop_requested,
+            *(info, self._storage.logs.suspects, self._keeper, store),
+            *(timeout_ms, self._stop_requested),
         )
         self._storage.logs.join_cluster(self._cluster_id)  # not before: its id may be in use
         self.on_broker_registered(broker_epoch)
