@@ -83,6 +83,11 @@ class Following:
         with suppress(ActorDeadError):
             self._ref.tell(ConfigsChanged())
 
+    def look_if(self, must: object) -> None:
+        """Look soon if something may have been missed."""
+        if must:
+            self.look()
+
     def catch_up(self) -> None:
         """Apply every change that was acknowledged before. Raises ``SessionExpiredError``."""
         try:

@@ -382,7 +382,7 @@ class BrokerProcess(ControllerListener):
         self._controller.tell(Startup())
         checks = ZooKeeperChecks(
             *(self._keeper, self._storage.logs, self._controller.tell, self._controller.is_active),
-            lambda denied: (denied or self._configs.unreadable) and self._config_listener.look(),
+            lambda denied: self._config_listener.look_if(denied or self._configs.unreadable),
         )
         self._undo.callback(checks.stop)
         self._config_listener.look()

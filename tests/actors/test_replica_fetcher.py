@@ -247,7 +247,7 @@ def test_a_fetcher_that_could_not_be_started_is_started_later(
 ):
     """The answer to the control request is given by then: the controller does not repeat it."""
     failures = [RuntimeError("can't start new thread")] * 2
-    start = replica_fetcher_manager.start_actor
+    start = start_actor
 
     def start_if_there_is_a_thread(*arguments: Any, **options: Any) -> Any:
         if failures:

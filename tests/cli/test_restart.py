@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -124,8 +125,7 @@ def test_all_brokers_that_do_not_run_are_started_before_their_replicas_are_await
     with ThreadPoolExecutor(1) as thread:
         running = thread.submit(cluster.run, *rolling)
         for broker_id in (0, 2):
-            told = f"{broker_id}\n"
-            eventually(lambda told=told: told in read(ids), f"broker {broker_id} is started")
+            eventually(partial(has_started, ids, broker_id), f"broker {broker_id} is started")
             brokers.start(broker_id)
         assert "Restarted 0, 2" in running.result(TIMEOUT_S).stdout
 
@@ -140,6 +140,10 @@ def test_the_command_to_start_a_broker_is_run_again_as_long_as_it_does_not_regis
     start = f"echo {{id}} >> {ids}"
     cluster.run("restart", "--rolling", "--start", start, "--timeout-ms", "1000", "2")
     assert read(ids).count("2\n") > 1
+
+
+def has_started(ids: Path, broker_id: BrokerId) -> bool:
+    return f"{broker_id}\n" in read(ids)
 
 
 def read(path: Path) -> str:
