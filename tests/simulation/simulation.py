@@ -735,10 +735,11 @@ class Simulation:
             return
         active = self.cluster.active_controllers
         for broker_id in self._damage.last_members():
-            broker = self.cluster.brokers[broker_id]
-            is_kept = self._keeps_controllers and broker in active
+            broker = self.cluster.brokers.get(broker_id)
             dice = self._last_member_dice.random()
-            if dice < LAST_MEMBER_PROBABILITY and not is_kept and not self._is_in_call(broker):
+            if broker is None or (self._keeps_controllers and broker in active):
+                continue
+            if dice < LAST_MEMBER_PROBABILITY and not self._is_in_call(broker):
                 self._note("kill %d, the last in-sync replica", broker_id)
                 self._end(broker)
                 self.cluster.expire(self._forgotten_sessions.pop())
