@@ -104,10 +104,10 @@ class StrayLogs:
                 path
                 for name, topic_id in self._topic_ids.items()
                 if topic_id is not None
-                and is_complete(topic_id)
                 and now_ms - _modified_ns(path := self._directory / name) // 1_000_000
                 >= STRAY_KEPT_MS
                 and not is_held(path)
+                and is_complete(topic_id)  # looks at all topics, so it is asked last
             ]
             for path in due:
                 del self._topic_ids[path.name]

@@ -87,8 +87,7 @@ class ZkConfigStore(WatchingStore):
         self, entities: Collection[str]
     ) -> Mapping[str, Mapping[str, str] | BadDataError]:
         """Read the overrides of each entity; empty if none was ever set."""
-        found = self._read(entities).items()
-        return {entity: {} if config is None else config for entity, config in found}
+        return self._read(entities)
 
     def read_topic_configs(
         self, topics: Collection[str]
@@ -106,20 +105,15 @@ class ZkConfigStore(WatchingStore):
         self, entity_type: str, names: Collection[str]
     ) -> dict[str, dict[str, str] | BadDataError]:
         found = self._read([f"{entity_type}/{name}" for name in names])
-        return {
-            name: {} if config is None else config
-            for name, config in zip(names, found.values(), strict=True)
-        }
+        return dict(zip(names, found.values(), strict=True))
 
-    def _read(self, entities: Collection[str]) -> dict[str, dict[str, str] | BadDataError | None]:
+    def _read(self, entities: Collection[str]) -> dict[str, dict[str, str] | BadDataError]:
         paths = [f"/config/{entity}" for entity in entities]
         nodes = self._zookeeper.get_many(paths)
-        configs: dict[str, dict[str, str] | BadDataError | None] = {}
+        configs: dict[str, dict[str, str] | BadDataError] = {}
         for entity, path, node in zip(entities, paths, nodes, strict=True):
             try:
-                configs[entity] = (
-                    None if node is None else ConfigEntityZNode.decode(node.data, path)
-                )
+                configs[entity] = {} if node is None else ConfigEntityZNode.decode(node.data, path)
             except BadDataError as error:
                 configs[entity] = error.with_traceback(None)
         return configs
