@@ -33,7 +33,7 @@ SAME: Final = "same"
 ANY: Final = "any"
 
 _LOG_INTERVAL_S: Final = 10.0
-_REST: Final = 4  # times the work before it
+_REST: Final = 19  # times the work before it, as in ``control.pace``
 _LONGEST_REST_S: Final = 0.05
 # The kernel answers at once; a broker must never wait for it for ever.
 _TIMEOUT: Final = struct.pack("@ll", 1, 0)  # timeval: seconds, microseconds
@@ -136,7 +136,7 @@ EVERYBODY: Final = LocalUsers(None)
 def rest_after_strangers(worked_s: float) -> float:
     """Return for how many seconds a port accepts nobody, after ``worked_s`` that had strangers.
 
-    So strangers who connect without end take a fifth of the time of a thread, and not all of it.
+    So strangers who connect without end take a twentieth of the time of a thread, not all of it.
     Meanwhile others wait in the queue of the port, but not long.
     """
     return min(_REST * worked_s, _LONGEST_REST_S)

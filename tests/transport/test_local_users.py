@@ -206,8 +206,8 @@ def test_every_port_closes_the_connections_of_others_before_it_reads() -> None:
     assert control.rejected.counts[Rejection.OTHER_USER] == 1
 
 
-def test_strangers_take_a_fifth_of_the_time_of_a_port_at_most() -> None:
-    assert rest_after_strangers(0.001) == 0.004
+def test_strangers_take_a_twentieth_of_the_time_of_a_port() -> None:
+    assert rest_after_strangers(0.002) == 0.038
     assert rest_after_strangers(1.0) == 0.05  # others wait
 
 
