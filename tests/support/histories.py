@@ -12,7 +12,9 @@ guarantees:
 - records that a consumer read stay at their offsets: no reads above the high watermark;
 - a consumer misses nothing and sees nothing twice.
 
-A record with an unknown outcome may be there or not.
+A record with an unknown outcome may be there or not. A producer whose login fails while it sends
+(its password was changed) gives up the records of that connection. librdkafka goes on with another
+epoch and repeats in it what was not answered before, so such a producer may write records twice.
 """
 
 from __future__ import annotations
@@ -74,6 +76,11 @@ class History:
     sends: list[Send] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)  # errors that no client should ever see
+    repeaters: set[str] = field(default_factory=set)  # producers whose login failed meanwhile
+
+    def of_repeaters(self) -> set[bytes]:
+        """Return the values that producers sent which may have written them twice."""
+        return {send.value for send in self.sends if send.producer in self.repeaters}
 
 
 class Violation(NamedTuple):
@@ -89,7 +96,7 @@ def check(history: History, logs: Logs) -> list[Violation]:
         *(Violation("no complaint", complaint) for complaint in history.complaints),
         *_replicas_that_differ(logs),
         *_logs_out_of_order(logs),
-        *_duplicates(logs),
+        *_duplicates(history, logs),
         *_strangers(history, logs),
         *_lost(history, logs),
         *_producers_out_of_order(history, logs),
@@ -127,10 +134,13 @@ def _logs_out_of_order(logs: Logs) -> Iterator[Violation]:
                 yield Violation("offsets and epochs grow", what)
 
 
-def _duplicates(logs: Logs) -> Iterator[Violation]:
+def _duplicates(history: History, logs: Logs) -> Iterator[Violation]:
+    repeated = history.of_repeaters()
     for partition, broker, records in _each_log(logs):
         offsets: dict[bytes | None, int] = {}
         for record in records:
+            if record.value in repeated:
+                continue
             first = offsets.setdefault(record.value, record.offset)
             if first != record.offset:
                 what = f"{partition} on broker {broker}: {record.value!r} at {first}"
@@ -173,6 +183,8 @@ def _producers_out_of_order(history: History, logs: Logs) -> Iterator[Violation]
             if record.value is None or record.value not in numbers:
                 continue
             producer, number = numbers[record.value]
+            if producer in history.repeaters:
+                continue
             if number < last.get(producer, -1):
                 what = f"{partition} on broker {broker}: {record} after number {last[producer]}"
                 yield Violation("records of a producer are in sequence", what)

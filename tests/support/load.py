@@ -115,7 +115,9 @@ class LoadProducer(threading.Thread):
             self.failed[error.name()] += 1
             if error.code() in _REFUSALS:
                 send.outcome = Outcome.REFUSED
-            elif error.fatal():
+            elif error.code() == KafkaError._AUTHENTICATION:
+                self._history.repeaters.add(self.name)
+            else:
                 self._history.complaints.append(f"{self.name}: {send}: {error}")
 
         self._history.sends.append(send)

@@ -197,3 +197,15 @@ def test_each_change_of_a_good_history_is_found(
     assert broken <= {violation.promise for violation in violations}
     for promise in broken:
         assert promise in summary(violations)
+
+
+def test_a_producer_whose_login_failed_may_write_twice_but_loses_nothing():
+    history, logs = good()
+    history.repeaters.add("p0")
+    for record in logs[EVENTS][0][0], logs[EVENTS][0][1]:  # of p0, and of p1
+        for records in logs[EVENTS].values():
+            records.append(record._replace(offset=len(records), leader_epoch=3))
+    twice = {v.what for v in check(history, logs) if v.promise in ("written once", ORDER)}
+    assert {what.partition("b'")[2][:2] for what in twice} == {"p1"}
+    drop_from_one_replica(history, logs)
+    assert AGREE in {violation.promise for violation in check(history, logs)}
