@@ -5,6 +5,7 @@ They are librdkafka's: idempotent, ``acks=all``, checksums verified. Each has a 
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,6 +29,19 @@ _REFUSALS = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG, KafkaError.I
 """Answers after which a record is certainly not in the log."""
 _TRANSIENT = {KafkaError._PARTITION_EOF, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN}
 _TRANSIENT |= {KafkaError._TIMED_OUT, KafkaError._RESOLVE, KafkaError._MSG_TIMED_OUT}
+
+
+class _EpochBumps(logging.Handler):
+    """Keeps why a client of librdkafka went on in another producer epoch: the lines of its log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reasons: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = record.getMessage()
+        if "epoch bump" in line:
+            self.reasons.append(line)
 
 
 class LoadProducer(threading.Thread):
@@ -58,6 +72,11 @@ class LoadProducer(threading.Thread):
         self._keys = keys
         self._padding = b"." * record_bytes
         self._stopping = threading.Event()
+        self._bumps = _EpochBumps()
+        log = logging.getLogger(name)
+        log.propagate = False  # a line for each lost connection
+        log.setLevel(logging.DEBUG)
+        log.addHandler(self._bumps)
         self._client = Producer(
             {
                 "bootstrap.servers": bootstrap,
@@ -72,9 +91,11 @@ class LoadProducer(threading.Thread):
                 "request.timeout.ms": SILENCE_MS,
                 "socket.timeout.ms": SILENCE_MS,
                 "retry.backoff.ms": 50,
-                "log_level": 0,  # no line for each lost connection
+                "log_level": 7,
+                "debug": "eos",
                 **(settings or {}),
-            }
+            },
+            logger=log,
         )
 
     def log_in_with(self, user: str, password: str) -> None:
@@ -98,6 +119,8 @@ class LoadProducer(threading.Thread):
         except KafkaException as error:
             self._history.complaints.append(f"{self.name}: {error}")
         self.unanswered = self._client.flush(TIMEOUT_S)
+        if self.name not in self._history.repeaters:
+            self._history.complaints += (f"{self.name}: {why}" for why in self._bumps.reasons)
 
     def _send(self, number: int) -> None:
         turn, index = divmod(number, len(self._partitions))
