@@ -281,6 +281,7 @@ class BrokerProcess(ControllerListener):
             self._keys.context, broker_id, self._settings, self._scheduler
         )
         self._status.add_warner(self._topics.coordinator_warnings)
+        self._status.add_warner(self._replication.packet_loss.warnings)
         actor = Broker(
             broker_id,
             self._storage.logs,

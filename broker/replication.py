@@ -37,6 +37,7 @@ from regent.broker.machine_settings import (
     isr_changes_through_zookeeper,
     listener_setting,
 )
+from regent.broker.packet_loss import LOOK_MS, PacketLoss
 from regent.broker.user_credentials import UserCredentials
 from regent.config.settings import LIMITS_OF_ONE_LISTENER, Settings
 from regent.config.threads import named_executor
@@ -101,6 +102,7 @@ class Replication:
         self._reader = named_executor(1, "replication-reader")  # of offsets by time
         self._sender: ActorRef[Any] | None = None
         self._timers: list[RepeatingTimer] = []
+        self.packet_loss = PacketLoss()
 
     @property
     def _client_id(self) -> str:
@@ -217,6 +219,7 @@ class Replication:
         # Kafka's isr-expiration: an ISR shrinks after at most one and a half times the lag limit.
         interval_ms = self._settings.broker.replica_lag_time_max_ms / 2
         self._every(interval_ms, lambda: _tell(broker.ref, ShrinkIsrs()))
+        self._every(LOOK_MS, self.packet_loss.look)
 
     def stop(self) -> None:
         """Stop fetching, serving followers and proposing; the Broker actor stays. Idempotent."""

@@ -133,11 +133,14 @@ def test_a_broker_that_runs_a_tenth_of_the_time_is_named(machines: Machines, cli
     await_health(machines)
 
 
-def test_no_record_is_lost_by_a_link_that_loses_packets(machines: Machines, clients: Settings):
+def test_no_record_is_lost_by_a_link_that_loses_packets_and_its_broker_is_named(
+    machines: Machines, clients: Settings
+):
     create(clients, NewTopic("lossy", 3, 3, config={"min.insync.replicas": "2"}))
     values = [str(number) for number in range(300)]
     with machines.losing(SLOW, LOST):
         assert produced(clients, values, "lossy") == []
+        await_told(machines, "status", f"broker {SLOW}: packets get lost")
     assert consumed(clients, "after", 300, "lossy") == sorted(values)
     await_health(machines)
 
