@@ -3,7 +3,8 @@
 A topic that is restored has the setting ``regent.keeps.offsets``: its leaders take batches with the
 offsets that these have. Batches are sent again after an error, and a leader recognises one that it
 has. So a restore that was interrupted is repeated from its beginning, and writes nothing twice. At
-the end the topic gets the settings that it had.
+the end the topic gets the settings that it had, and the setting is ``false`` until all topics have
+got theirs: a repetition leaves such topics as they are.
 
 What is missing between two records (compaction took it, or it was aborted) stays missing. After the
 last record a batch without records brings the log to its former end, so that the committed offsets
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
@@ -78,13 +79,25 @@ from regent.transport.kafka.message_codec import decoded, encoded
 from regent.transport.kafka.primitives import MalformedRequestError
 
 KEEPS_OFFSETS: Final = "regent.keeps.offsets"
-_RETENTION: Final = "retention.ms"
+_WRITING: Final = "true"
+_WRITTEN: Final = "false"  # the topic has its settings again; restores of others still go on
+_RETENTION: Final[Mapping[str, Sequence[tuple[str, int]]]] = {
+    "retention.ms": (
+        ("log.retention.ms", 1),
+        ("log.retention.minutes", 60_000),
+        ("log.retention.hours", 3_600_000),
+    ),
+    "retention.bytes": (("log.retention.bytes", 1),),
+}
+"""What limits a topic, and the settings of a broker for topics without it: the first that is set
+counts."""
+
+_UNLIMITED: Final = "-1"
 _ANY_TIME: Final = str(LONG_MAX)
 _MEANWHILE: Final[Mapping[str, str]] = {
-    KEEPS_OFFSETS: "true",
+    KEEPS_OFFSETS: _WRITING,
     "cleanup.policy": "delete",
-    _RETENTION: "-1",
-    "retention.bytes": "-1",
+    **dict.fromkeys(_RETENTION, _UNLIMITED),
     "max.message.bytes": "104857600",
     "message.timestamp.type": "CreateTime",
     "message.timestamp.before.max.ms": _ANY_TIME,
@@ -102,7 +115,7 @@ _PRODUCE_VERSION: Final = 8
 _TOPIC: Final = ResourceType.TOPIC
 _SMALL: Final = 1_000_000  # records up to which a quick start is worth more than a fast JVM
 _MOST_TASKS: Final = 1_000
-_DONE: Final = "topic string, partition int, records long, end long, oldest_ms long"
+_DONE: Final = "topic string, partition int, records long, end long, oldest_ms long, bytes long"
 _DONE_SCHEMA: Final = pa.schema(
     [
         ("topic", pa.string()),
@@ -110,6 +123,7 @@ _DONE_SCHEMA: Final = pa.schema(
         ("records", pa.int64()),
         ("end", pa.int64()),
         ("oldest_ms", pa.int64()),
+        ("bytes", pa.int64()),
     ]
 )
 _AGAIN: Final = frozenset(
@@ -176,20 +190,22 @@ def _command(
         settings = client_settings(cluster, "regent-restore")
         admin = AdminClient(dict(settings))
         try:
-            new = missing(admin, topics)
-            session = job.start(is_small=sum(topic.record_bound for topic in topics) <= _SMALL)
+            new, to_write = left_to_do(admin, topics)
+            of_brokers = _retention_of_brokers(admin)
+            session = job.start(is_small=sum(topic.record_bound for topic in to_write) <= _SMALL)
             check_shared(session, [source])
             create(admin, new, replication_factor)
-            with progress(f"restoring {len(topics)} topics", session):
+            with progress(f"restoring {len(to_write)} topics", session):
                 access = BrokerAccess(settings, SECURITY_OF_COMMAND.config)
-                written = _write(session, access, source, topics, _CODECS[compression])
-            _set_bounds(admin, access, topics, written)
-            groups = _commit(admin, backup, names)
-            kept = _too_old(topics, written)
-            _configure(admin, topics, kept)
+                written = _write(session, access, source, to_write, _CODECS[compression])
+            _set_bounds(admin, access, to_write, written)
+            groups = _commit(admin, backup, {topic.name for topic in to_write})
+            kept = _kept(to_write, of_brokers, written)
+            _tell_kept(to_write, kept)
+            configure(admin, to_write, kept)
+            _release(admin, topics)
         except KafkaException as error:
             raise RestoreError(said(error)) from None
-    _tell_kept([topic for topic in topics if topic.name in kept])
     print_summary(
         {
             "job": "restore",
@@ -198,7 +214,7 @@ def _command(
             "partitions": sum(topic.partitions for topic in topics),
             "records": sum(part.records for part in written.values()),
             "groups": len(groups),
-            "without_retention": kept,
+            "without_retention": list(kept),
             "seconds": round(time.monotonic() - started, 3),
         }
     )
@@ -207,23 +223,48 @@ def _command(
 # --- topics, bounds and groups: on the driver ----------------------------------------------------
 
 
-def missing(admin: AdminClient, topics: Sequence[BackedUpTopic]) -> list[BackedUpTopic]:
-    """Return the topics to create; those of an interrupted restore are there already.
+def left_to_do(
+    admin: AdminClient, topics: Sequence[BackedUpTopic]
+) -> tuple[list[BackedUpTopic], list[BackedUpTopic]]:
+    """Return the topics to create, and all those to write; an interrupted restore has done others.
 
     Raises ``RestoreError`` for a topic that was not made by a restore.
     """
     there = admin.list_topics(timeout=_TIMEOUT_S).topics
     configs = topic_configs(admin, [topic.name for topic in topics if topic.name in there])
-    for name, entries in configs.items():
-        if own_configs(entries).get(KEEPS_OFFSETS) != "true":
-            raise RestoreError(f"topic {name} exists: delete it, or leave it out with --topics")
-    for topic in topics:
+    marks = {name: own_configs(entries).get(KEEPS_OFFSETS) for name, entries in configs.items()}
+    to_write = [topic for topic in topics if marks.get(topic.name, _WRITING) == _WRITING]
+    # Marks go when all topics are written. If some are left then, the others have lost theirs.
+    if to_write or _WRITTEN not in marks.values():
+        for name, mark in marks.items():
+            if mark is None:
+                raise RestoreError(f"topic {name} exists: delete it, or leave it out with --topics")
+    for topic in to_write:
         if topic.name in there and len(there[topic.name].partitions) != topic.partitions:
             raise RestoreError(
                 f"topic {topic.name} of an interrupted restore has another number of partitions"
                 " than the backup: delete it"
             )
-    return [topic for topic in topics if topic.name not in there]
+    return [topic for topic in to_write if topic.name not in there], to_write
+
+
+def _retention_of_brokers(admin: AdminClient) -> dict[str, int]:
+    """Return the shortest retention that a broker gives topics without one, by setting."""
+    limits = dict.fromkeys(_RETENTION, -1)
+    for broker_id in admin.list_topics(timeout=_TIMEOUT_S).brokers:  # one in each request
+        asked = [ConfigResource(ResourceType.BROKER, str(broker_id))]
+        for future in admin.describe_configs(asked, request_timeout=_TIMEOUT_S).values():
+            entries = future.result()
+            for name, of_brokers in _RETENTION.items():
+                given = (
+                    int(entries[of_broker].value) * unit
+                    for of_broker, unit in of_brokers
+                    if of_broker in entries and entries[of_broker].value is not None
+                )
+                limit = next(given, -1)
+                if limit >= 0:
+                    limits[name] = limit if limits[name] < 0 else min(limit, limits[name])
+    return limits
 
 
 def create(
@@ -245,14 +286,21 @@ def create(
             future.result()
 
 
-def _tell_kept(topics: Sequence[BackedUpTopic]) -> None:
+def _tell_kept(topics: Sequence[BackedUpTopic], kept: Mapping[str, Mapping[str, int]]) -> None:
     for topic in topics:
-        setting = f"{_RETENTION}={topic.retention_ms}"
-        click.echo(
-            f"topic {topic.name} has records that {setting} deletes: it keeps them until"
-            f" `{program()} topics config {topic.name} --set {setting}`",
-            err=True,
-        )
+        limits = kept.get(topic.name, {})
+        if limits:
+            settings = " and ".join(f"{name}={limit}" for name, limit in limits.items())
+            back = [
+                f"--set {name}={limit}" if name in topic.configs else f"--unset {name}"
+                for name, limit in limits.items()
+            ]
+            verb = "deletes" if len(limits) == 1 else "delete"
+            click.echo(
+                f"topic {topic.name} has records that {settings} {verb}: it keeps them until"
+                f" `{program()} topics config {topic.name} {' '.join(back)}`",
+                err=True,
+            )
 
 
 def _set_bounds(
@@ -305,37 +353,72 @@ def _commit(admin: AdminClient, backup: Backup, topics: set[str]) -> list[str]:
     return done
 
 
-def _too_old(
-    topics: Sequence[BackedUpTopic], written: Mapping[tuple[str, int], WrittenPartition]
-) -> list[str]:
-    """Return the topics with records that their retention would delete at once."""
-    now_ms, oldest_ms = round(time.time() * 1000), dict[str, int]()
-    for (name, _), part in written.items():
-        oldest_ms[name] = min(part.oldest_ms, oldest_ms.get(name, part.oldest_ms))
-    return [
-        topic.name
-        for topic in topics
-        if topic.name in oldest_ms and 0 <= topic.retention_ms < now_ms - oldest_ms[topic.name]
-    ]
-
-
-def _configure(
-    admin: AdminClient, topics: Sequence[BackedUpTopic], without_retention: Sequence[str]
-) -> None:
-    """Give the topics the settings that they had; some keep all their records."""
-    resources = []
+def _kept(
+    topics: Sequence[BackedUpTopic],
+    of_brokers: Mapping[str, int],
+    written: Mapping[tuple[str, int], WrittenPartition],
+) -> dict[str, dict[str, int]]:
+    """Return the topics with records that retention would delete at once, each with its limits."""
+    now_ms, kept = round(time.time() * 1000), dict[str, dict[str, int]]()
     for topic in topics:
-        changes = [
-            ConfigEntry(name, topic.configs[name], incremental_operation=AlterConfigOpType.SET)
-            if name in topic.configs
-            else ConfigEntry(name, None, incremental_operation=AlterConfigOpType.DELETE)
+        parts = [part for (name, _), part in written.items() if name == topic.name]
+        reached = (
+            max((now_ms - part.oldest_ms for part in parts), default=0),
+            max((part.bytes for part in parts), default=0),
+        )
+        limits = {
+            name: limit
+            for name, most in zip(_RETENTION, reached, strict=True)
+            if 0 <= (limit := int(topic.configs.get(name, of_brokers[name]))) < most
+        }
+        if limits and "delete" in topic.configs.get("cleanup.policy", "delete"):
+            kept[topic.name] = limits
+    return kept
+
+
+def configure(
+    admin: AdminClient, topics: Sequence[BackedUpTopic], kept: Mapping[str, Collection[str]]
+) -> None:
+    """Give topics the settings that they had, but not those in ``kept``, and mark them as written.
+
+    Each topic gets its own at once.
+    """
+    changes = {
+        topic.name: {
+            name: topic.configs.get(name)
             for name in _MEANWHILE
-            if name != _RETENTION or topic.name not in without_retention
+            if name not in kept.get(topic.name, ())
+        }
+        | {KEEPS_OFFSETS: _WRITTEN}
+        for topic in topics
+    }
+    _alter(admin, changes)
+
+
+def _release(admin: AdminClient, topics: Sequence[BackedUpTopic]) -> None:
+    """Take the marks away: all topics are written."""
+    _alter(admin, {topic.name: {KEEPS_OFFSETS: None} for topic in topics})
+
+
+def _alter(admin: AdminClient, topics: Mapping[str, Mapping[str, str | None]]) -> None:
+    """Change settings of topics; None deletes one. Raises ``KafkaException``."""
+    resources = []
+    for topic, changes in topics.items():
+        entries = [
+            ConfigEntry(
+                name,
+                value,
+                incremental_operation=AlterConfigOpType.DELETE
+                if value is None
+                else AlterConfigOpType.SET,
+            )
+            for name, value in changes.items()
         ]
-        resources.append(ConfigResource(_TOPIC, topic.name, incremental_configs=changes))
-    altered = admin.incremental_alter_configs(resources, request_timeout=_TIMEOUT_S)
-    for future in altered.values():
-        future.result()
+        resources.append(ConfigResource(_TOPIC, topic, incremental_configs=entries))
+    if resources:
+        altered = admin.incremental_alter_configs(resources, request_timeout=_TIMEOUT_S)
+        for future in altered.values():
+            future.result()
 
 
 # --- the records: on executors --------------------------------------------------------------------
@@ -353,11 +436,13 @@ class WrittenPartition(NamedTuple):
 
     ``end`` is the offset after its last record. ``oldest_ms`` is the earliest of the newest times
     of its batches: retention deletes what is older than a time only with all around it.
+    ``bytes`` is the size of its batches.
     """
 
     records: int
     end: int
     oldest_ms: int
+    bytes: int
 
 
 def _write(
@@ -383,7 +468,7 @@ def _write(
     )
     done = mapped(rows, partial(write_rows, access, codec), _DONE)
     return {
-        (r.topic, r.partition): WrittenPartition(r.records, r.end, r.oldest_ms)
+        (r.topic, r.partition): WrittenPartition(r.records, r.end, r.oldest_ms, r.bytes)
         for r in done.collect()
     }
 
@@ -394,13 +479,13 @@ def write_rows(access: BrokerAccess, codec: int, batches: Batches) -> Batches:
     try:
         done = []
         for (topic, number), rows in groupby(_rows(batches), key=itemgetter(0)):
-            count, end, oldest_ms = 0, 0, LONG_MAX
+            count, end, oldest_ms, size = 0, 0, LONG_MAX, 0
             for batch in restored_batches(map(itemgetter(1), rows), codec, _BATCH_BYTES):
                 header = read_header(batch)
                 leaders.produce(topic, number, batch, header.base_offset)
                 count, end = count + header.record_count, header.next_offset
-                oldest_ms = min(oldest_ms, header.max_timestamp)
-            done.append((topic, number, count, end, oldest_ms))
+                oldest_ms, size = min(oldest_ms, header.max_timestamp), size + len(batch)
+            done.append((topic, number, count, end, oldest_ms, size))
         columns = [list(column) for column in zip(*done, strict=True)] or [[]] * len(_DONE_SCHEMA)
         yield pa.RecordBatch.from_arrays(
             [pa.array(c, f.type) for c, f in zip(columns, _DONE_SCHEMA, strict=True)],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +12,13 @@ import pyarrow
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka import TopicPartition as Position
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 from pyarrow import parquet
 from pyspark.sql import SparkSession
 
@@ -240,6 +246,86 @@ def test_a_topic_whose_retention_would_delete_its_records_keeps_them(
     kept = backup.own_configs(backup.topic_configs(admin, [name])[name])
     assert kept == {"retention.ms": "-1", "segment.ms": "1000"}
     assert bounds_of(cluster, name, 0) == (0, 2)
+
+
+def test_retention_of_the_brokers_deletes_nothing_that_was_restored(
+    cluster: RegentCluster, spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    name, out, hour_ms = "default", str(tmp_path / "backup"), 3_600_000
+    cluster.create_topic(name)
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    producer.produce(name, value=b"v" * 100, timestamp=round(time.time() * 1000) - 2 * hour_ms)
+    assert producer.flush(scaled(30)) == 0
+    assert backup.main(["--out", out, "--topics", name, *where(cluster)], spark) == 0
+    delete(cluster, name)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    shorter = {"log.retention.ms": str(hour_ms), "log.retention.bytes": "10"}
+    for broker_id in ("0", "1"):
+        alter(admin, ResourceType.BROKER, broker_id, shorter)
+    eventually(lambda: has_settings(admin, shorter), "brokers follow their settings")
+    capsys.readouterr()
+    try:
+        assert restore.main(["--from", out, *where(cluster)], spark) == 0
+    finally:
+        for broker_id in ("0", "1"):
+            alter(admin, ResourceType.BROKER, broker_id, dict.fromkeys(shorter))
+    printed = capsys.readouterr()
+    kept = backup.own_configs(backup.topic_configs(admin, [name])[name])
+    assert kept == {"retention.ms": "-1", "retention.bytes": "-1"}
+    assert f"topics config {name} --unset retention.ms --unset retention.bytes`" in printed.err
+    assert json.loads(printed.out)["without_retention"] == [name]
+
+
+def alter(
+    admin: AdminClient, kind: ResourceType, name: str, settings: Mapping[str, str | None]
+) -> None:
+    """Change settings; None deletes one."""
+    kinds = {True: AlterConfigOpType.DELETE, False: AlterConfigOpType.SET}
+    entries = [
+        ConfigEntry(setting, value, incremental_operation=kinds[value is None])
+        for setting, value in settings.items()
+    ]
+    resource = ConfigResource(kind, name, incremental_configs=entries)
+    for future in admin.incremental_alter_configs([resource]).values():
+        future.result()
+
+
+def has_settings(admin: AdminClient, settings: Mapping[str, str]) -> bool:
+    """Whether both brokers follow settings."""
+    for number in range(2):
+        asked = ConfigResource(ResourceType.BROKER, str(number))
+        found = admin.describe_configs([asked])[asked].result()
+        if any(found[name].value != value for name, value in settings.items()):
+            return False
+    return True
+
+
+def test_a_restore_that_ended_while_topics_got_their_settings_is_repeated(
+    cluster: RegentCluster, spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    names, config, out = ["first", "second"], {"segment.ms": "2000"}, str(tmp_path / "backup")
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    for name in names:
+        cluster.create_topic(name, config=config)
+        producer.produce(name, value=b"v")
+    assert producer.flush(scaled(30)) == 0
+    assert backup.main(["--out", out, "--topics", "first|second", *where(cluster)], spark) == 0
+    delete(cluster, *names)
+    assert restore.main(["--from", out, *where(cluster)], spark) == 0
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    for marks, count in (("false", "true"), 1), ((None, "false"), 0):
+        for name, mark in zip(names, marks, strict=True):
+            alter(admin, ResourceType.TOPIC, name, {restore.KEEPS_OFFSETS: mark})
+        producer.produce("first", value=b"of a client, meanwhile")
+        assert producer.flush(scaled(30)) == 0
+        capsys.readouterr()
+        assert restore.main(["--from", out, *where(cluster)], spark) == 0
+        assert json.loads(capsys.readouterr().out)["records"] == count
+        for entries in backup.topic_configs(admin, names).values():
+            assert backup.own_configs(entries) == config
+    assert [bounds_of(cluster, name, 0) for name in names] == [(0, 3), (0, 1)]
+    assert restore.main(["--from", out, *where(cluster)], spark) == 1
+    assert "topic first exists" in capsys.readouterr().err
 
 
 GOOD = {"version": 1, "topics": [], "groups": {}}
