@@ -124,11 +124,25 @@ def add_throttle(
     ``keep_note`` stores what ``remove_throttle`` needs before anything is set. A throttle that the
     plan has already must be removed before.
     """
+    note = throttle_note(configs, moves, bytes_per_second)
+    keep_note(note)
+    set_throttle(configs, note)
+
+
+def throttle_note(
+    configs: ZkConfigStore,
+    moves: Collection[Move],
+    bytes_per_second: int,
+    earlier: bytes | None = None,
+) -> bytes:
+    """Return what to set, and what to restore at the end. Raises ``BadDataError``.
+
+    ``earlier``: a note for other moves, which the new one replaces; it may not be set yet.
+    """
     copying = [move for move in moves if move.added]
     wanted = throttled_replicas(copying)
     brokers = configs.read_broker_configs(throttled_brokers(copying))
     topics = configs.read_topic_configs(wanted)
-    rate = str(bytes_per_second)
     rates_before = {
         broker: {name: config.get(name) for name in RATES}
         for broker, config in _readable(brokers).items()
@@ -142,16 +156,28 @@ def add_throttle(
         }
         for topic, config in _readable(topics).items()
     }
-    note = {"rates": [rate], "rates_before": rates_before, "replicas": replicas}
-    keep_note(orjson.dumps(note))
-    for topic, pairs in replicas.items():
+    if earlier is not None:
+        before: dict[str, Any] = orjson.loads(earlier)
+        rates_before |= before["rates_before"]
+        for topic, lists in before["replicas"].items():
+            of_topic = replicas.setdefault(topic, {})
+            for name, pairs in lists.items():
+                of_topic[name] = sorted({*pairs, *of_topic.get(name, ())})
+    rate = str(bytes_per_second)
+    return orjson.dumps({"rates": [rate], "rates_before": rates_before, "replicas": replicas})
+
+
+def set_throttle(configs: ZkConfigStore, kept_note: bytes) -> None:
+    """Set what a note says. Raises ``BadDataError``."""
+    note: dict[str, Any] = orjson.loads(kept_note)
+    for topic, pairs in note["replicas"].items():
         configs.change_config(f"{TOPICS}/{topic}", partial(_with_pairs, pairs, set.union))
-    rates = dict.fromkeys(RATES, rate)
-    configs.alter_configs({f"{BROKERS}/{broker}": rates for broker in rates_before})
+    rates = dict.fromkeys(RATES, note["rates"][0])
+    configs.alter_configs({f"{BROKERS}/{broker}": rates for broker in note["rates_before"]})
 
 
 def remove_throttle(configs: ZkConfigStore, kept_note: bytes) -> None:
-    """Remove what ``add_throttle`` has set, unless others have changed it since.
+    """Remove what ``set_throttle`` has set, unless others have changed it since.
 
     Raises ``BadDataError``.
     """

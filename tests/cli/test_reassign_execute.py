@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -530,6 +532,47 @@ def test_a_pause_that_was_interrupted_is_completed_by_the_next_one(four: FakeClu
     assert config_of(four, "brokers/0") == PAUSED
     four.run("reassign", "--resume")
     assert config_of(four, "brokers/0") == config_of(four, "topics/t") == {}
+
+
+@pytest.mark.parametrize("other", ["--pause", "--resume"])
+def test_whatever_another_command_does_during_a_pause_the_former_rates_come_back(
+    four: FakeCluster, other: str
+) -> None:
+    """The other one runs as a whole before each call of the first, in turn."""
+    four.put_topic("t", {0: MOVING})
+    four.zookeeper.put("/config/brokers/0", ConfigEntityZNode.encode(RATE))
+    for step in count(1):
+        calls = count(1)
+
+        def interfere(call: Call, calls: Iterator[int] = calls, step: int = step) -> None:
+            if next(calls) == step:
+                four.hook = None
+                four.run("reassign", other)
+
+        four.hook = interfere
+        four.run("reassign", "--pause")
+        if next(calls) <= step:  # there were fewer calls
+            break
+        if MovesPauseZNode.PATH in four.zookeeper.snapshot():
+            assert config_of(four, "brokers/0") == PAUSED
+            four.run("reassign", "--resume")
+        assert config_of(four, "brokers/0") == RATE
+        assert config_of(four, "brokers/1") == config_of(four, "topics/t") == {}
+    assert step > 10
+
+
+def test_forty_thousand_moves_can_be_paused_and_more_than_fit_are_not_paused_by_half(
+    four: FakeCluster,
+) -> None:
+    for number in range(20):
+        four.put_topic(f"t-{number}", dict.fromkeys(range(2_000), MOVING))
+    assert four.json("reassign", "--pause") == {"paused": 40_000}
+    assert four.json("reassign", "--resume") == {"was_paused": True}
+    assert config_of(four, "topics/t-19") == {}
+    four.zookeeper.max_request_bytes = 10_000
+    assert "40,000 moves are too many to pause" in failing(four.run("reassign", "--pause"))
+    assert config_of(four, "topics/t-19") == config_of(four, "brokers/0") == {}
+    assert four.run("reassign", "--resume").stdout == "Moves are not paused.\n"
 
 
 def test_nothing_begins_and_no_throttle_changes_while_moves_are_paused(

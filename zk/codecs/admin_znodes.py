@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import zlib
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
@@ -17,6 +19,7 @@ DEFAULT_ENTITY_NAME = "<default>"
 
 _DECIMAL: Final = re.compile(rb"-?[0-9]{1,19}")
 _LOG_DIR_FAILURE: Final = 1
+_PLAIN_BYTES: Final = 256 * 1024  # of the znode of a pause; a longer note is compressed
 
 
 def _encode_reassignments(reassignments: Mapping[TopicPartition, Iterable[BrokerId]]) -> bytes:
@@ -56,12 +59,24 @@ class MovesPause(NamedTuple):
 
 
 def _encode_pause(pause: MovesPause) -> bytes:
-    return orjson.dumps({"version": 1, **pause._asdict()})
+    data = orjson.dumps({"version": 1, **pause._asdict()})
+    if len(data) <= _PLAIN_BYTES:
+        return data
+    deflated = b64encode(zlib.compress(pause.throttle.encode())).decode()
+    return orjson.dumps({"version": 1, "at_ms": pause.at_ms, "deflated_throttle": deflated})
 
 
 def _decode_pause(node: str, data: bytes) -> MovesPause:
     fields = decode_object(data, node)
-    return MovesPause(fields.integer("at_ms", maximum=MAX_INT64), fields.string("throttle"))
+    at_ms = fields.integer("at_ms", maximum=MAX_INT64)
+    deflated = fields.optional_string("deflated_throttle")
+    if deflated is None:
+        return MovesPause(at_ms, fields.string("throttle"))
+    try:
+        throttle = zlib.decompress(b64decode(deflated)).decode()
+    except (ValueError, zlib.error) as error:
+        raise BadDataError(f"{node}: deflated_throttle: {error}") from error
+    return MovesPause(at_ms, throttle)
 
 
 def _encode_partitions(partitions: Iterable[TopicPartition]) -> bytes:

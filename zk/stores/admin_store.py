@@ -5,7 +5,7 @@ Mirrors ``kafka.zk.AdminZkClient`` and the reads of ``KafkaZkClient``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from regent.core.errors import BadDataError, BrokerNotFoundError, NoControlPortError
@@ -210,34 +210,30 @@ class ZkAdminStore(ZnodeStore):
 
     def read_moves_pause(self) -> MovesPause | None:
         """Read since when moves are paused; None: they are not; 0: since an unknown time."""
-        node = self._zookeeper.get(MovesPauseZNode.PATH)
-        try:
-            return None if node is None else MovesPauseZNode.decode(node.data)
-        except BadDataError:
-            return MovesPause(0)  # it ends as every other one; its throttle must be removed by hand
+        return _pause(self._zookeeper.get(MovesPauseZNode.PATH))
 
-    def write_moves_pause(self, pause: MovesPause) -> None:
-        """Write that moves are paused. Raises ``ConflictError``."""
-        path, data = MovesPauseZNode.PATH, MovesPauseZNode.encode(pause)
+    def change_moves_pause(
+        self, change: Callable[[MovesPause | None], MovesPause | None]
+    ) -> MovesPause | None:
+        """Write what ``change`` makes of the present pause, and return it; None: there is none.
 
-        def decide() -> tuple[None, list[Operation]]:
-            node, parent = self._zookeeper.get_many([path, znodes.RegentZNode.PATH])
-            if node is not None:
-                return None, [SetData(path, data, node.stat.version)]
-            above = [Create(znodes.RegentZNode.PATH)] if parent is None else []
-            return None, [*above, Create(path, data)]
-
-        change_znodes(self._zookeeper, decide, f"{path} keeps changing")
-
-    def delete_moves_pause(self) -> None:
-        """Let moves go on, if they were paused. Raises ``ConflictError``."""
+        ``change`` is called again if another process was faster. Raises ``ConflictError``, or
+        ``RequestTooLargeError``.
+        """
         path = MovesPauseZNode.PATH
 
-        def decide() -> tuple[None, list[Operation]]:
-            node = self._zookeeper.get(path)
-            return None, [] if node is None else [Delete(path, node.stat.version)]
+        def decide() -> tuple[MovesPause | None, list[Operation]]:
+            node, parent = self._zookeeper.get_many([path, znodes.RegentZNode.PATH])
+            pause = change(_pause(node))
+            if pause is None:
+                return None, [] if node is None else [Delete(path, node.stat.version)]
+            data = MovesPauseZNode.encode(pause)
+            if node is not None:
+                return pause, [SetData(path, data, node.stat.version)]
+            above = [Create(znodes.RegentZNode.PATH)] if parent is None else []
+            return pause, [*above, Create(path, data)]
 
-        change_znodes(self._zookeeper, decide, f"{path} keeps changing")
+        return change_znodes(self._zookeeper, decide, f"{path} keeps changing")
 
     # --- Kafka without ZooKeeper, and what Kafka's other tools wrote ---
 
@@ -313,6 +309,13 @@ def control_endpoint(
             f"broker {broker_id} is one of Kafka, without a control port: use Kafka's tools"
         )
     return endpoint
+
+
+def _pause(node: Znode | None) -> MovesPause | None:
+    try:
+        return None if node is None else MovesPauseZNode.decode(node.data)
+    except BadDataError:
+        return MovesPause(0)  # it ends as every other one; its throttle must be removed by hand
 
 
 def _active_controller(node: Znode, epoch: Znode) -> ActiveController:
