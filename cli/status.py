@@ -60,7 +60,6 @@ from regent.zk.codecs.admin_znodes import DEFAULT_ENTITY_NAME
 from regent.zk.stores.admin_store import ZkAdminStore
 from regent.zk.znodes import TopicPartitionStateZNode
 
-_ZOOKEEPER_LIMIT_S = 3.0
 _CONTROLLER_LIMIT_S = 3.0
 _PLACEMENT_LIMIT_S = 1.0
 _GROUPS_LIMIT_S = 1.0
@@ -147,7 +146,7 @@ def _examine(cluster: Cluster) -> Health:
     health = Health({"address": cluster.zookeeper_address, "connected": False})
     file = cluster.file
     try:
-        with cluster.admin(limit_s=_ZOOKEEPER_LIMIT_S) as admin:
+        with cluster.admin() as admin:
             _examine_cluster(admin, cluster.data_dir, file, health)
     except ClusterNotFoundError as error:
         return Health(health.zookeeper, [*health.reasons, str(error)])

@@ -26,7 +26,6 @@ from regent.core.errors import RegentError
 
 _MAX_FILE_BYTES: Final = 32 * 1024 * 1024
 _METRICS_S: Final = 5.0
-_ZOOKEEPER_S: Final = 30.0
 _SMALLEST_SECRET: Final = 6  # characters; a shorter one would blacken ordinary words
 _LARGEST_SECRET_FILE: Final = 65_536
 _OMITTED: Final = b"(secret)"
@@ -130,7 +129,7 @@ class Bundle:
         return dict(examine(self._cluster, self._data_dir)[0].settings)
 
     def _znodes(self) -> object:
-        with self._cluster.admin(limit_s=_ZOOKEEPER_S) as admin:
+        with self._cluster.admin() as admin:
             return {
                 path: "(left out)" if data is None else data.decode("utf-8", "replace")
                 for path, data in admin.read_data()
