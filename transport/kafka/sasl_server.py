@@ -7,12 +7,18 @@ that does not belong to a login closes the connection before its body is read.
 from __future__ import annotations
 
 import asyncio
+import heapq
+import ipaddress
+import itertools
 import logging
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from enum import Enum, auto
+from functools import partial
 from typing import Final
 
 from regent.config.threads import named_executor
@@ -47,6 +53,8 @@ MAX_LOGINS_OF_ADDRESS: Final = 16
 """Connections of one address at a time that have not logged in."""
 
 _THREADS: Final = 2
+_FAILURE_COUNTS_S: Final = 60.0
+_MAX_FAILED: Final = 10_000  # addresses
 _REAUTH_INTERVAL_S: Final = 1.0  # as in Kafka
 _SASL_KEYS: Final = (KafkaApiKey.SASL_HANDSHAKE, KafkaApiKey.SASL_AUTHENTICATE)
 _LAST_HANDSHAKE, _LAST_AUTHENTICATE = 1, 2  # versions
@@ -71,11 +79,64 @@ class SaslLimits:
     logins_of_address: int = MAX_LOGINS_OF_ADDRESS
 
 
+class LoginSteps:
+    """Runs steps of logins on a few threads: passwords are hashed there, which takes long.
+
+    A step that waits is not behind those of addresses whose logins failed in the last minute, or
+    that have more logins under way: strangers who try passwords keep no user out.
+    """
+
+    def __init__(self) -> None:
+        self._executor = named_executor(_THREADS, "sasl-logins")
+        self._lock = threading.Lock()
+        self._numbers = itertools.count()
+        self._waiting: list[tuple[int, int, Future[bytes], Callable[[], bytes]]] = []  # a heap
+        self._failed: dict[str, tuple[int, float]] = {}  # how often and when, the oldest first
+
+    async def run(self, step: Callable[[], bytes], client_host: str, under_way: int) -> bytes:
+        """Return what ``step`` does; ``under_way``: the logins of its address."""
+        failures, at = self._failed.get(_network(client_host), (0, 0.0))
+        if time.monotonic() >= at + _FAILURE_COUNTS_S:
+            failures = 0
+        future: Future[bytes] = Future()
+        with self._lock:
+            entry = (failures + under_way, next(self._numbers), future, step)
+            heapq.heappush(self._waiting, entry)
+        self._executor.submit(self._run_first)
+        return await asyncio.wrap_future(future)
+
+    def count_failure(self, client_host: str) -> None:
+        """A login of this address failed. Called on the loop's thread, as ``run``."""
+        network, now = _network(client_host), time.monotonic()
+        failures, at = self._failed.pop(network, (0, 0.0))
+        self._failed[network] = (failures + 1 if now < at + _FAILURE_COUNTS_S else 1, now)
+        if len(self._failed) > _MAX_FAILED:
+            del self._failed[next(iter(self._failed))]
+
+    def close(self) -> None:
+        """End the threads."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def _run_first(self) -> None:
+        with self._lock:
+            _, _, future, step = heapq.heappop(self._waiting)
+        if not future.set_running_or_notify_cancel():
+            return  # its connection is closed
+        try:
+            future.set_result(step())
+        except Exception as error:
+            future.set_exception(error)
+
+
+def _network(host: str) -> str:
+    """Return who has an address: with IPv6, one machine has many."""
+    return str(ipaddress.ip_network(f"{host}/64", strict=False)) if ":" in host else host
+
+
 class SaslListener:
     """What the logins of a listener share. ``mechanisms`` begin a login each.
 
-    Their steps run on threads: passwords are hashed there. Used on the listener's loop, except
-    ``close``.
+    Used on the listener's loop, except ``close``.
     """
 
     def __init__(
@@ -87,7 +148,7 @@ class SaslListener:
         self._closes = closes
         self.mechanisms = mechanisms
         self.limits = limits
-        self.executor = named_executor(_THREADS, "sasl-logins")
+        self.steps = LoginSteps()
         self.logging_in: Counter[str] = Counter()
         """The connections of each address that have not logged in."""
 
@@ -103,7 +164,7 @@ class SaslListener:
         """End the threads, those of mechanisms too."""
         for close in self._closes:
             close()
-        self.executor.shutdown(wait=False, cancel_futures=True)
+        self.steps.close()
 
 
 class _State(Enum):
@@ -308,9 +369,10 @@ class SaslServerAuthenticator:
         server = self._server
         if self._refusal is not None or server is None:
             raise SaslAuthenticationError(self._refusal or "Authentication failed: no handshake")
-        loop = asyncio.get_running_loop()
+        listener, host = self._listener, self._session.client_host
+        step = partial(server.evaluate, token)
         try:
-            reply = await loop.run_in_executor(self._listener.executor, server.evaluate, token)
+            reply = await listener.steps.run(step, host, listener.logging_in[host])
         except SaslAuthenticationError:
             raise
         except Exception as error:
@@ -356,6 +418,7 @@ class SaslServerAuthenticator:
         if self._timer is not None:
             self._timer.cancel()
         client = self._session.client_host
+        self._listener.steps.count_failure(client)
         detail = f"{self._mechanism}: {detail}" if self._mechanism else detail
         self._metrics.count_closed(Closed.FAILED_AUTHENTICATION, self._name, client, detail)
         await asyncio.sleep(self._listener.limits.failure_delay_ms / 1000)
