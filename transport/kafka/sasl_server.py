@@ -124,7 +124,7 @@ class LoginSteps:
             return  # its connection is closed
         try:
             future.set_result(step())
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - who waits for the step raises it
             future.set_exception(error)
 
 
