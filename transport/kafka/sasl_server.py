@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 from regent.config.threads import named_executor
 from regent.core.errors import Errors
@@ -56,6 +56,7 @@ _THREADS: Final = 2
 _FAILURE_COUNTS_S: Final = 60.0
 _MAX_FAILED: Final = 10_000  # addresses
 _REAUTH_INTERVAL_S: Final = 1.0  # as in Kafka
+_Outcome: TypeAlias = bytes | SaslAuthenticationError  # of a step
 _SASL_KEYS: Final = (KafkaApiKey.SASL_HANDSHAKE, KafkaApiKey.SASL_AUTHENTICATE)
 _LAST_HANDSHAKE, _LAST_AUTHENTICATE = 1, 2  # versions
 
@@ -90,15 +91,16 @@ class LoginSteps:
         self._executor = named_executor(_THREADS, "sasl-logins")
         self._lock = threading.Lock()
         self._numbers = itertools.count()
-        self._waiting: list[tuple[int, int, Future[bytes], Callable[[], bytes]]] = []  # a heap
+        self._waiting: list[tuple[int, int, Future[_Outcome], Callable[[], _Outcome]]] = []
+        """A heap: the first is done next."""
         self._failed: dict[str, tuple[int, float]] = {}  # how often and when, the oldest first
 
-    async def run(self, step: Callable[[], bytes], client_host: str, under_way: int) -> bytes:
-        """Return what ``step`` does; ``under_way``: the logins of its address."""
+    async def run(self, step: Callable[[], _Outcome], client_host: str, under_way: int) -> _Outcome:
+        """Return what ``step`` does, which raises nothing; ``under_way``: the address's logins."""
         failures, at = self._failed.get(_network(client_host), (0, 0.0))
         if time.monotonic() >= at + _FAILURE_COUNTS_S:
             failures = 0
-        future: Future[bytes] = Future()
+        future: Future[_Outcome] = Future()
         with self._lock:
             entry = (failures + under_way, next(self._numbers), future, step)
             heapq.heappush(self._waiting, entry)
@@ -122,10 +124,7 @@ class LoginSteps:
             _, _, future, step = heapq.heappop(self._waiting)
         if not future.set_running_or_notify_cancel():
             return  # its connection is closed
-        try:
-            future.set_result(step())
-        except Exception as error:  # noqa: BLE001 - who waits for the step raises it
-            future.set_exception(error)
+        future.set_result(step())
 
 
 def _network(host: str) -> str:
@@ -370,18 +369,23 @@ class SaslServerAuthenticator:
         if self._refusal is not None or server is None:
             raise SaslAuthenticationError(self._refusal or "Authentication failed: no handshake")
         listener, host = self._listener, self._session.client_host
-        step = partial(server.evaluate, token)
-        try:
-            reply = await listener.steps.run(step, host, listener.logging_in[host])
-        except SaslAuthenticationError:
-            raise
-        except Exception as error:
-            logger.exception("a login with %s failed unexpectedly", self._mechanism)
-            detail = f"unexpected {type(error).__name__}"
-            raise invalid_credentials(self._mechanism, detail) from None
+        step = partial(self._evaluate, server, token)
+        reply = await listener.steps.run(step, host, listener.logging_in[host])
+        if isinstance(reply, SaslAuthenticationError):
+            raise reply
         if server.login is None:
             return reply, 0
         return reply, self._complete(server.login)
+
+    def _evaluate(self, server: SaslServer, token: bytes) -> _Outcome:
+        """Take a token, on a thread of the logins."""
+        try:
+            return server.evaluate(token)
+        except SaslAuthenticationError as error:
+            return error.with_traceback(None)
+        except Exception as error:
+            logger.exception("a login with %s failed unexpectedly", self._mechanism)
+            return invalid_credentials(self._mechanism, f"unexpected {type(error).__name__}")
 
     def _complete(self, login: LoggedIn) -> int:
         """Let a login take effect; return how long it is valid, 0: for ever."""
