@@ -450,7 +450,7 @@ class BrokerProcess(ControllerListener):
         )
         self._config_listener = Following(f"config-listener-{broker_id}", self._configs)
         self._undo.callback(self._config_listener.close)
-        self._tokens.follow(self._keeper, self._undo)
+        self._tokens.follow(self._keeper, self._scheduler, self._undo)
 
     # --- callbacks on other threads ---
 
