@@ -466,18 +466,17 @@ class BrokerProcess(ControllerListener):
         event = controller_event(watch, self._options.broker_id)
         if event is not None:
             self._controller.tell(event)
-        elif self._authorizer.on_watch(watch.path):
-            pass
         elif watch.path == ConfigEntityChangeNotificationZNode.PATH:
             self._config_listener.look()
-        else:
+        elif not self._authorizer.on_watch(watch.path):
             self._tokens.on_watch(watch.path)
 
     def _on_metadata_changed(self) -> None:
-        self._keys.on_metadata_changed(self._cache.snapshot)
-        self._topics.wake()
-        self._groups.on_metadata_changed()
-        self._transactions.on_metadata_changed()
+        with ExitStack() as calls:  # all of them, also if one fails
+            calls.callback(self._transactions.on_metadata_changed)
+            calls.callback(self._groups.on_metadata_changed)
+            calls.callback(self._topics.wake)
+            calls.callback(self._keys.on_metadata_changed, self._cache.snapshot)
 
     def _on_session_starting(self, client: ZooKeeperClient) -> None:
         """Pass the session to the guardian, and check that its data belong to our cluster."""

@@ -192,6 +192,32 @@ def test_a_broker_that_starts_goes_on_in_the_next_session(
         process.shut_down()
 
 
+def test_of_the_parts_that_follow_metadata_one_that_fails_holds_up_no_other(
+    zookeeper_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = BrokerOptions(BROKER, zookeeper_address, tmp_path)
+    process = BrokerProcess(options, on_free_ports(Settings()))
+    process.start()
+    try:
+        seen: list[object] = []
+        parts = (process._keys, process._topics, process._groups, process._transactions)
+        for part in parts:
+            name = "wake" if part is process._topics else "on_metadata_changed"
+
+            def fail(*_: object, part: object = part) -> None:
+                seen.append(part)
+                raise RuntimeError("a fault")
+
+            monkeypatch.setattr(part, name, fail)
+        with pytest.raises(RuntimeError, match="a fault"):
+            process._on_metadata_changed()
+        assert seen == list(parts)
+    finally:
+        monkeypatch.undo()
+        process.request_stop(at_once=True)
+        process.shut_down()
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize(
     ("name", "function"), [("control-server", "_take_turn"), ("keys-reader", "_read_when_asked")]
