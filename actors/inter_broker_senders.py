@@ -112,10 +112,13 @@ class InterBrokerSenders:
         self._is_closed = False
 
     def send(self, broker_id: BrokerId, request: TxnRequest, respond: RespondToSender) -> None:
-        """Send a request after those before it; call ``respond`` once, on any thread."""
+        """Send a request after those before it; call ``respond`` once, on any thread.
+
+        Without a thread there is no answer; the next request tries to start one again.
+        """
         try:
             self._thread(broker_id).tell(SendRequest(request, respond))
-        except (ActorDeadError, InboxFullError) as refused:
+        except (ActorDeadError, InboxFullError, RuntimeError, TimeoutError) as refused:
             log.warning("%s to broker %d: %s", self._purpose, broker_id, refused)
             respond(None)
 

@@ -38,6 +38,7 @@ from regent.broker.broker_keys import BrokerKeys
 from regent.broker.broker_registration import (
     BrokerAddress,
     EndOfBroker,
+    InSomeSession,
     known_at_start,
     register,
     taken_end_points,
@@ -123,6 +124,7 @@ class BrokerProcess(ControllerListener):
         self._status = BrokerStatus()
         self._undo = ExitStack()
         self._stop_requested = threading.Event()
+        self._in_some_session = InSomeSession(settings, self._stop_requested)
         self._at_once = threading.Event()
         self._shutdown_replies: list[Reply] = []
         self._router: RequestRouter | None = None
@@ -149,9 +151,11 @@ class BrokerProcess(ControllerListener):
                 return self._start()
         except BaseException as error:
             self._at_once.set()
+            if isinstance(error, SessionExpiredError) and self._failure is not None:
+                error = self._failure  # why there is no other session
             self._end.note(error)
             self._undo.close()
-            raise
+            raise error
 
     def _start(self) -> BrokerAddress:
         broker_id, config = self._options.broker_id, self._settings.broker
@@ -184,7 +188,7 @@ class BrokerProcess(ControllerListener):
         key = self._keys.own.public
         info = advertised.broker_info(broker_id, config, key)
         self._join(info)
-        self._tokens.load()
+        self._in_some_session(self._tokens.load)
         self._serve()
         self._publish(metrics, server)
         return advertised.address(broker_id, metrics.port, self._keys.own.public)
@@ -355,7 +359,7 @@ class BrokerProcess(ControllerListener):
             timeout_ms,
             on_watch=self._on_watch,
             on_session_starting=self._on_session_starting,
-            on_established=self._on_established,
+            on_established=lambda _: self._on_session(),
             on_expired=self._on_expired,
         )
         store = ZkControllerStore(self._keeper, self._storage.logs.check_cluster)
@@ -363,19 +367,20 @@ class BrokerProcess(ControllerListener):
         self._start_controller(info, store)
         self._keys.follow(self._keeper)
         self._keeper.start(self._settings.zookeeper.connection_timeout_ms / 1000)
-        self._cluster_id = self._storage.logs.cluster_id or join_cluster(self._keeper)
-        self._configs.load({name.topic for name in self._storage.logs.hosted()})
+        step = self._in_some_session
+        session_id = step(lambda: self._keeper.session_id)
+        self._cluster_id = self._storage.logs.cluster_id or step(lambda: join_cluster(self._keeper))
+        step(lambda: self._configs.load({name.topic for name in self._storage.logs.hosted()}))
         self._status.add_warner(self._storage.warnings)
         self._storage.start_maintenance(self._replica_manager, self._on_log_directory_failed)
-        store.create_persistent_paths()
-        self._authorizer.start(self._keeper, self._options.broker_id, self._scheduler, self._undo)
-        self._config_listener.catch_up()
+        step(store.create_persistent_paths)
+        follows = self._keeper, info.broker_id, self._scheduler, self._undo
+        step(lambda: self._authorizer.start(*follows))
+        step(self._config_listener.catch_up)
         info = replace(info, endpoints=self._end_points.current)
-        self._storage.note_that_no_log_is_lost(self._keeper)
-        broker_epoch, session_id = register(
-            *(info, self._storage.logs.suspects, self._keeper, store),
-            *(timeout_ms, self._stop_requested),
-        )
+        step(lambda: self._storage.note_that_no_log_is_lost(self._keeper))
+        registered = info, self._storage.logs.suspects, self._keeper, store
+        broker_epoch = step(lambda: register(*registered, timeout_ms, self._stop_requested))
         self._storage.logs.join_cluster(self._cluster_id)  # not before: its id may be in use
         self.on_broker_registered(broker_epoch)
         self._status.become(BrokerState.RUNNING_AS_BROKER)
@@ -390,7 +395,7 @@ class BrokerProcess(ControllerListener):
         with suppress(SessionExpiredError):
             if self._keeper.session_id == session_id:
                 return
-        self._controller.tell(RegisterBrokerAndReelect())  # there is a new session already
+        self._on_session()  # there is a new one already
 
     def _start_controller(self, info: BrokerInfo, store: ZkControllerStore) -> None:
         self._end.follow(self._keeper)
@@ -446,7 +451,7 @@ class BrokerProcess(ControllerListener):
         )
         self._config_listener = Following(f"config-listener-{broker_id}", self._configs)
         self._undo.callback(self._config_listener.close)
-        self._tokens.follow(self._keeper, self._undo)
+        self._tokens.follow(self._keeper, self._scheduler, self._undo)
 
     # --- callbacks on other threads ---
 
@@ -462,18 +467,17 @@ class BrokerProcess(ControllerListener):
         event = controller_event(watch, self._options.broker_id)
         if event is not None:
             self._controller.tell(event)
-        elif self._authorizer.on_watch(watch.path):
-            pass
         elif watch.path == ConfigEntityChangeNotificationZNode.PATH:
             self._config_listener.look()
-        else:
+        elif not self._authorizer.on_watch(watch.path):
             self._tokens.on_watch(watch.path)
 
     def _on_metadata_changed(self) -> None:
-        self._keys.on_metadata_changed(self._cache.snapshot)
-        self._topics.wake()
-        self._groups.on_metadata_changed()
-        self._transactions.on_metadata_changed()
+        with ExitStack() as calls:  # all of them, also if one fails
+            calls.callback(self._transactions.on_metadata_changed)
+            calls.callback(self._groups.on_metadata_changed)
+            calls.callback(self._topics.wake)
+            calls.callback(self._keys.on_metadata_changed, self._cache.snapshot)
 
     def _on_session_starting(self, client: ZooKeeperClient) -> None:
         """Pass the session to the guardian, and check that its data belong to our cluster."""
@@ -487,8 +491,7 @@ class BrokerProcess(ControllerListener):
             self.on_must_end(error)
             raise
 
-    def _on_established(self, client: ZooKeeperClient) -> None:
-        del client
+    def _on_session(self) -> None:
         if self._is_serving:
             self._controller.tell(RegisterBrokerAndReelect())
             self._config_listener.look()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, NamedTuple, TypedDict
+from typing import Final, NamedTuple, TypedDict, TypeVar
 
 from regent.actors.broker import BrokerStatus
 from regent.broker.broker_settings import StartedBroker
@@ -35,6 +35,7 @@ from regent.zk.stores.controller_store import ZkControllerStore
 logger = logging.getLogger(__name__)
 
 _RETRY_S = 0.2
+T = TypeVar("T")
 
 
 class BrokerAddress(TypedDict):
@@ -213,6 +214,31 @@ class RegisteredEndPoints:
             self._tell_controller(AdvertisedListenersChanged(endpoints))
 
 
+class InSomeSession:
+    """Does the steps of a start; one whose session ends is done in the next session."""
+
+    def __init__(self, settings: Settings, stop_requested: threading.Event) -> None:
+        self._timeout_s = settings.zookeeper.connection_timeout_ms / 1000
+        self._stop_requested = stop_requested
+
+    def __call__(self, step: Callable[[], T]) -> T:
+        """Return what a step does.
+
+        Raises ``SessionExpiredError`` when no session comes in time, or when a stop is requested.
+        """
+        deadline: float | None = None
+        while True:
+            try:
+                return step()
+            except SessionExpiredError as expired:
+                now = time.monotonic()
+                deadline = now + self._timeout_s if deadline is None else deadline
+                if now > deadline or self._stop_requested.is_set():
+                    raise
+                logger.info("%s; the start goes on in the next session", expired)
+                self._stop_requested.wait(_RETRY_S)
+
+
 def register(
     info: BrokerInfo,
     suspects: Callable[[], SuspectReplicas],
@@ -220,24 +246,23 @@ def register(
     store: ZkControllerStore,
     session_timeout_ms: int,
     stop_requested: threading.Event,
-) -> tuple[int, int]:
-    """Return the broker epoch and the id of the session that registered.
+) -> int:
+    """Return the broker epoch.
 
     Wait until the session of an earlier process with this id expires. Raises
-    ``BrokerIdInUseError`` if it does not expire, or ``SessionExpiredError``. If a stop is
-    requested, raises either without a further wait. Raises ``EndPointInUseError`` when another
-    broker has registered one of our addresses, before us or at the same time.
+    ``BrokerIdInUseError`` if it does not expire, or when a stop is requested. Raises
+    ``EndPointInUseError`` when another broker has registered one of our addresses, before us or at
+    the same time, and ``SessionExpiredError``.
     """
     check_end_points(zookeeper, info)
     deadline = time.monotonic() + 1.5 * session_timeout_ms / 1000 + 1
     said = ""
     while True:
         try:
-            session_id = zookeeper.session_id
             broker_epoch = store.register_broker(info, suspects())
             check_end_points(zookeeper, info, broker_epoch)
-            return broker_epoch, session_id
-        except (BrokerIdInUseError, SessionExpiredError) as error:
+            return broker_epoch
+        except BrokerIdInUseError as error:
             if time.monotonic() > deadline or stop_requested.is_set():
                 raise
             if str(error) != said:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from regent.actors.config_listener import Following
+from regent.actors.scheduler import RepeatingTimer, Scheduler
 from regent.broker.machine_settings import filled
 from regent.config.private_files import read_private
 from regent.config.settings import Settings
@@ -26,6 +27,7 @@ from regent.zk.znodes import DelegationTokenChangeNotificationZNode
 
 _SETTING: Final = "delegation_tokens.delegation_token_secret_key_file"
 _LEAST_BYTES: Final = 16
+_LOOK_MS: Final = 60_000  # for changes whose watch did not fire
 _STOP_TIMEOUT_S: Final = 2.0
 
 
@@ -44,7 +46,7 @@ class BrokerDelegationTokens:
         self._secret = _secret(settings.delegation_tokens.delegation_token_secret_key_file)
         self._listener: Following | None = None
 
-    def follow(self, zookeeper: ZooKeeper, undo: ExitStack) -> None:
+    def follow(self, zookeeper: ZooKeeper, scheduler: Scheduler, undo: ExitStack) -> None:
         """Follow the tokens from now on; ``undo`` ends this."""
         if not self._secret:
             return
@@ -58,6 +60,7 @@ class BrokerDelegationTokens:
         )
         self._listener = Following(f"delegation-tokens-{self._broker_id}", self.manager)
         undo.callback(self._listener.close)
+        undo.callback(RepeatingTimer(scheduler, _LOOK_MS, self._look).cancel)
 
     def scram(
         self, mechanism: ScramMechanism, username: str, by_token: bool

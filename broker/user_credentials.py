@@ -11,7 +11,8 @@ import hashlib
 import logging
 import secrets
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -22,8 +23,10 @@ from regent.core.errors import BadDataError
 from regent.core.quota.quota_entities import QuotaEntity
 from regent.core.security.sasl_login import SaslAuthenticationError, shown
 from regent.core.security.scram import (
-    CredentialProvider,
+    MIN_ITERATIONS,
+    CredentialShape,
     ScramCredential,
+    ScramCredentials,
     ScramMechanism,
     parsed_credential,
 )
@@ -36,9 +39,10 @@ _READ_TIMEOUT_S: Final = 5.0
 class UserCredentials:
     """Implements ``CredentialProvider``; ``tokens`` has those of delegation tokens."""
 
-    def __init__(self, tokens: CredentialProvider | None = None) -> None:
+    def __init__(self, tokens: ScramCredentials | None = None) -> None:
         self._tokens = tokens
         self._configs: Mapping[str, Mapping[str, str]] = {}
+        self._shapes: dict[ScramMechanism, Sequence[CredentialShape]] = {}  # of these
         self._are_read = threading.Event()
 
     def replace(self, then: Callable[[Configs], object], configs: Configs) -> None:
@@ -46,7 +50,7 @@ class UserCredentials:
 
         Settings of clients and addresses may be among them.
         """
-        self._configs = configs
+        self._configs, self._shapes = configs, {}
         self._are_read.set()
         then(configs)
 
@@ -68,6 +72,18 @@ class UserCredentials:
         except BadDataError as error:
             logger.warning("user %s cannot log in: %s: set it again", shown(username), error)
             return None
+
+    def shapes(self, mechanism: ScramMechanism) -> Sequence[CredentialShape]:
+        """See ``CredentialProvider``."""
+        cache = self._shapes  # before the settings: it may belong to older ones then, and is lost
+        if mechanism not in cache:
+            found = []
+            for config in self._configs.values():
+                with suppress(KeyError, BadDataError):
+                    found.append(parsed_credential(mechanism, config[mechanism.value]).shape)
+            usable = (shape for shape in found if shape.iterations >= MIN_ITERATIONS)
+            cache[mechanism] = sorted(usable, key=str)
+        return cache[mechanism]
 
 
 def salt_secret(settings: Settings) -> bytes:

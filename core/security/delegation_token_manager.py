@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
-from regent.core.errors import Errors, RegentError, UnreadableError
+from regent.core.errors import BadDataError, Errors, RegentError, UnreadableError
 from regent.core.security.scram import ScramCredential, ScramMechanism, derive
 from regent.core.security.session import USER_TYPE, KafkaPrincipal
 
@@ -127,15 +127,20 @@ class DelegationTokenStore(Protocol):
         ...
 
     def read_changes(self) -> Sequence[TokenChange]:
-        """Read all notifications, oldest first, and watch for new ones."""
+        """Read all notifications, oldest first, and watch for new ones.
+
+        Raises ``UnreadableError``; nothing is watched then.
+        """
         ...
 
     def read_token_ids(self) -> Collection[str]:
         """List all tokens. Raises ``UnreadableError``."""
         ...
 
-    def read_tokens(self, token_ids: Collection[str]) -> Mapping[str, DelegationToken]:
-        """Read tokens. Absent ones, and those that cannot be read or decoded, are missing."""
+    def read_tokens(
+        self, token_ids: Collection[str]
+    ) -> Mapping[str, DelegationToken | BadDataError]:
+        """Read tokens; absent ones are missing, and those that cannot be read are the error."""
         ...
 
     def delete_changes(self, names: Collection[str]) -> None:
@@ -237,6 +242,8 @@ class DelegationTokenManager:
         self._credentials: OrderedDict[tuple[ScramMechanism, str], ScramCredential] = OrderedDict()
         self._last_sequence = -1
         self._must_read_all = True
+        self._unreadable: set[str] = set()  # the ids of tokens
+        self._problems: set[str] = set()  # what is in the log
 
     # --- following ZooKeeper ---
 
@@ -266,6 +273,9 @@ class DelegationTokenManager:
     def catch_up(self, *, sync: bool = False) -> None:
         """Learn the tokens that changed since the last call, and delete old notifications.
 
+        Call it sometimes without a watch, too: none fires while an ACL hides a znode, or when the
+        ACL is gone.
+
         ``sync``: include every change that was acknowledged before this call. Raises
         ``SessionExpiredError``; the next call then learns what this one did not.
         """
@@ -273,32 +283,50 @@ class DelegationTokenManager:
             try:
                 self._catch_up(sync=sync)
             except UnreadableError as error:
-                log.error("the list of delegation tokens stays as it is: %s", error)
+                self._say({f"the list of delegation tokens stays as it is: {error}"})
 
     def _catch_up(self, *, sync: bool) -> None:
         if sync:
             self._store.sync()
         must_read_all, self._must_read_all = self._must_read_all, False
+        problems: set[str] = set()
         try:
-            changes = self._store.read_changes()
+            try:
+                changes = self._store.read_changes()
+            except UnreadableError as error:
+                changes, must_read_all = (), True
+                problems.add(f"changes of delegation tokens are not followed: {error}")
             news = [change for change in changes if change.sequence > self._last_sequence]
             newest = max((change.sequence for change in changes), default=self._last_sequence)
-            reads_all = must_read_all or len(news) < newest - self._last_sequence
+            is_unclear = any(change.token_id is None for change in news)
+            has_missed_some = len(news) < newest - self._last_sequence
+            reads_all = must_read_all or has_missed_some or is_unclear
             if reads_all:
                 ids = set(self._store.read_token_ids()) | self._tokens.keys()
             else:
                 ids = {change.token_id for change in news if change.token_id is not None}
+                ids |= self._unreadable
             found = self._store.read_tokens(sorted(ids)) if ids else {}
             self._purge(changes)
         except RegentError:
             self._must_read_all = True
             raise
         # Nothing is raised from here on, so every change that is marked as read is applied.
+        self._must_read_all |= bool(problems)
         if reads_all:  # the numbers may have begun again
             newest = max((change.sequence for change in changes), default=-1)
         self._last_sequence = newest
+        tokens = {i: token for i, token in found.items() if isinstance(token, DelegationToken)}
         for token_id in ids:
-            self._put(token_id, found.get(token_id))
+            self._put(token_id, tokens.get(token_id))
+        self._unreadable = found.keys() - tokens.keys()
+        self._say(problems | {f"delegation token {i}: {found[i]}" for i in self._unreadable})
+
+    def _say(self, problems: set[str]) -> None:
+        """Log what was not in the log the last time."""
+        for problem in sorted(problems - self._problems):
+            log.error("%s", problem)
+        self._problems = problems
 
     def _purge(self, changes: Sequence[TokenChange]) -> None:
         """Delete notifications much older than the newest, by ZooKeeper's clock."""

@@ -18,6 +18,7 @@ from regent.core.security.sasl_login import (
     LoggedIn,
     SaslAuthenticationError,
     shown,
+    stand_in,
     strict_base64,
     user,
 )
@@ -95,12 +96,16 @@ def parsed_users(text: str, salt: bytes) -> PlainUsers:
 
 
 class PlainServer:
-    """One login; ``users`` are those of the moment, ``unknown`` is a hash of a random password."""
+    """One login; ``users`` are those of the moment.
 
-    def __init__(self, users: Callable[[], PlainUsers], unknown: PasswordHash) -> None:
+    ``salt_secret`` chooses whose hash takes the time of a user that does not exist: see
+    ``ScramServer``.
+    """
+
+    def __init__(self, users: Callable[[], PlainUsers], salt_secret: bytes) -> None:
         self.login: LoggedIn | None = None
         self._users = users
-        self._unknown = unknown
+        self._salt_secret = salt_secret
         self._is_over = False
 
     def evaluate(self, token: bytes) -> bytes:
@@ -126,8 +131,10 @@ class PlainServer:
                 "Authentication failed: Client requested an authorization id that is different"
                 " from username"
             )
-        known = self._users().get(name)
-        is_right = (known or self._unknown).matches(password)  # also an unknown user takes time
+        users = self._users()
+        known = users.get(name)
+        tried = known or (stand_in(self._salt_secret, name, [*users.values()]) if users else None)
+        is_right = tried is not None and tried.matches(password)  # unknown users take time, too
         if known is None or not is_right:
             reason = "there is no such user" if known is None else "wrong password"
             raise SaslAuthenticationError(

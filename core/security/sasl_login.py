@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
+import hmac
 import re
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from regent.core.errors import RegentError
 from regent.core.security.session import USER_TYPE, KafkaPrincipal
@@ -17,6 +20,7 @@ from regent.core.security.session import USER_TYPE, KafkaPrincipal
 SASL_NAME: Final = rb"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+"
 """The name of a user in a token (RFC 5802), as a regular expression."""
 
+T = TypeVar("T")
 _MAX_SHOWN: Final = 100
 _ESCAPE: Final = re.compile("=2C|=3D")
 
@@ -76,6 +80,16 @@ def invalid_credentials(mechanism: str, detail: str) -> SaslAuthenticationError:
         f" mechanism {mechanism}",
         detail,
     )
+
+
+def stand_in(secret: bytes, name: str, known: Sequence[T]) -> T:
+    """Return one of ``known``, for a name that is not there: the same one each time.
+
+    With ``secret``, brokers agree, and nobody else knows which one. A few more or fewer known ones
+    change it for a few names only.
+    """
+    digest = hmac.digest(secret, b"stand-in:" + name.encode("utf-8", "surrogatepass"), "sha256")
+    return known[int.from_bytes(digest) * len(known) >> 8 * hashlib.sha256().digest_size]
 
 
 def sasl_name(encoded: bytes) -> str:

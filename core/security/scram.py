@@ -14,6 +14,7 @@ import hashlib
 import hmac
 import re
 import string
+from collections.abc import Sequence
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
@@ -25,6 +26,7 @@ from regent.core.security.sasl_login import (
     invalid_credentials,
     sasl_name,
     shown,
+    stand_in,
     strict_base64,
     user,
 )
@@ -36,6 +38,8 @@ RANDOM_BITS: Final = 130
 """The random bits of a nonce and of a salt."""
 
 _DIGITS: Final = string.digits + string.ascii_lowercase
+_LETTERS: Final = _DIGITS.encode()
+_SALT_LENGTHS: Final = (25, 26)  # of ``RANDOM_BITS`` in these letters
 _PRINTABLE: Final = rb"[\x21-\x2b\x2d-\x7e]+"
 _EXTENSION: Final = rb",[A-Za-z]+=[\x01-\x2b\x2d-\x7f]+"
 _BASE64: Final = rb"[A-Za-z0-9+/]+={0,2}"
@@ -106,6 +110,12 @@ class ScramCredential(NamedTuple):
         return f"ScramCredential(iterations={self.iterations})"
 
     @property
+    def shape(self) -> CredentialShape:
+        """What strangers see of it."""
+        is_printable = len(self.salt) in _SALT_LENGTHS and not self.salt.translate(None, _LETTERS)
+        return CredentialShape(self.iterations, None if is_printable else len(self.salt))
+
+    @property
     def text(self) -> str:
         """The value of the setting of a user, as Kafka writes it."""
         salt, stored_key, server_key = (base64.b64encode(data).decode() for data in self[:3])
@@ -115,7 +125,17 @@ class ScramCredential(NamedTuple):
         )
 
 
-class CredentialProvider(Protocol):
+class CredentialShape(NamedTuple):
+    """What a client that does not know the password sees of a credential.
+
+    ``salt_bytes`` is None for a salt as Kafka makes it: ``RANDOM_BITS``, printable.
+    """
+
+    iterations: int = MIN_ITERATIONS
+    salt_bytes: int | None = None
+
+
+class ScramCredentials(Protocol):
     """The credentials of users and of delegation tokens; any thread asks."""
 
     def scram(
@@ -125,6 +145,14 @@ class CredentialProvider(Protocol):
 
         ``by_token``: ``username`` is the id of a delegation token.
         """
+        ...
+
+
+class CredentialProvider(ScramCredentials, Protocol):
+    """Knows also what all credentials look like."""
+
+    def shapes(self, mechanism: ScramMechanism) -> Sequence[CredentialShape]:
+        """Return the shape of each user's credential with which one can log in, sorted."""
         ...
 
 
@@ -250,12 +278,16 @@ class ScramServer:
         return b"v=" + base64.b64encode(mechanism.hmac(credential.server_key, signed))
 
     def _made_up(self, name: str) -> ScramCredential:
-        """Return a credential that looks like one to the client, the same each time."""
+        """Return a credential that looks like those of users, the same each time."""
+        shapes = self._credentials.shapes(self._mechanism) or (CredentialShape(),)
+        shape = stand_in(self._salt_secret, name, shapes)
         seed = f"{self._mechanism.value}:{name}".encode()
         digest = hmac.digest(self._salt_secret, seed, "sha512")
-        salt = printable(int.from_bytes(digest) >> (len(digest) * 8 - RANDOM_BITS))
+        salt = printable(int.from_bytes(digest) >> (len(digest) * 8 - RANDOM_BITS)).encode()
+        if shape.salt_bytes is not None:
+            salt = hashlib.shake_256(digest).digest(shape.salt_bytes)
         key = self._mechanism.hmac(self._salt_secret, digest)
-        return ScramCredential(salt.encode(), key, key, MIN_ITERATIONS)
+        return ScramCredential(salt, key, key, shape.iterations)
 
     def _malformed(self, which: str) -> SaslAuthenticationError:
         return self._refused(f"the client's {which} message is not one of SCRAM")

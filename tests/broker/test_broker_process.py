@@ -7,12 +7,19 @@ import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from regent.broker import broker_process
 from regent.broker.broker_process import BrokerOptions, BrokerProcess
+from regent.broker.broker_storage import BrokerStorage
+from regent.broker.delegation_token_service import BrokerDelegationTokens
 from regent.config.addresses import keyed_endpoint
+from regent.config.private_files import write_private
 from regent.config.settings import Settings
+from regent.config.settings_file import load_settings
+from regent.core.admin.dynamic_config_manager import DynamicConfigManager
 from regent.core.errors import Errors, RegentError
 from regent.core.protocol.control import (
     ControlHeader,
@@ -23,13 +30,17 @@ from regent.core.protocol.control import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
+from regent.core.security.acl_cache import AclCache
 from regent.testing.waits import eventually, scaled
 from regent.transport.control.client import RequestClient, RequestFailedError
 from regent.transport.control.key_files import BROKER_SECRET, secret_at
 from regent.transport.control.sockets import new_context
+from regent.zk.client.connection import ConnectionState
 from regent.zk.client.operations import Create
+from regent.zk.client.orphaned_session import close_session
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.stores.broker_ends import read_ends
+from regent.zk.stores.controller_store import ZkControllerStore
 from regent.zk.znodes import BrokerIdZNode
 from tests.support.connected_sessions import Session
 from tests.support.followed_configs import reconfigurables
@@ -116,6 +127,95 @@ def test_control_requests_before_the_registration_are_refused(
             client.close()
             reader.close()
             running.result(scaled(30))
+
+
+@pytest.mark.parametrize(
+    ("owner", "step"),
+    [
+        (broker_process, "join_cluster"),
+        (DynamicConfigManager, "load"),
+        (ZkControllerStore, "create_persistent_paths"),
+        (AclCache, "start"),
+        (DynamicConfigManager, "catch_up"),
+        (BrokerStorage, "note_that_no_log_is_lost"),
+        (broker_process, "register"),
+        (BrokerDelegationTokens, "load"),
+    ],
+)
+def test_a_broker_that_starts_goes_on_in_the_next_session(
+    zookeeper_address: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    owner: Any,
+    step: str,
+) -> None:
+    write_private(tmp_path / "tokens.secret", "a secret of more than 16 bytes")
+    settings = load_settings(
+        None,
+        {
+            "authorizer": {"authorizer_class_name": "kafka.security.authorizer.AclAuthorizer"},
+            "delegation_tokens": {
+                "delegation_token_secret_key_file": str(tmp_path / "tokens.secret")
+            },
+        },
+    )
+    options = BrokerOptions(BROKER, zookeeper_address, tmp_path)
+    process = BrokerProcess(options, on_free_ports(settings))
+    real, ended = getattr(owner, step), list[int]()
+
+    def after_a_lost_session(*args: Any, **named: Any) -> Any:
+        if not ended:
+            client = process._keeper.client
+            ended.append(client.session_id)
+            close_session(zookeeper_address, client.credentials, scaled(10))
+            eventually(lambda: client.state is ConnectionState.LOST, "the loss")
+        return real(*args, **named)
+
+    monkeypatch.setattr(owner, step, after_a_lost_session)
+    distrust, distrusted = AclCache.distrust, threading.Event()
+
+    def noted(acls: AclCache) -> None:
+        distrusted.set()
+        distrust(acls)
+
+    monkeypatch.setattr(AclCache, "distrust", noted)
+    process.start()
+    try:
+        assert ended
+        assert ended[0] != process._keeper.session_id
+        (registered,) = process._keeper.get_many([BrokerIdZNode.path(BROKER)])
+        assert registered is not None
+        assert registered.stat.ephemeral_owner == process._keeper.session_id
+        assert distrusted.wait(scaled(10)), "the ACLs of the session that ended are trusted"
+    finally:
+        process.request_stop(at_once=True)
+        process.shut_down()
+
+
+def test_of_the_parts_that_follow_metadata_one_that_fails_holds_up_no_other(
+    zookeeper_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = BrokerOptions(BROKER, zookeeper_address, tmp_path)
+    process = BrokerProcess(options, on_free_ports(Settings()))
+    process.start()
+    try:
+        seen: list[object] = []
+        parts = (process._keys, process._topics, process._groups, process._transactions)
+        for part in parts:
+            name = "wake" if part is process._topics else "on_metadata_changed"
+
+            def fail(*_: object, part: object = part) -> None:
+                seen.append(part)
+                raise RuntimeError("a fault")
+
+            monkeypatch.setattr(part, name, fail)
+        with pytest.raises(RuntimeError, match="a fault"):
+            process._on_metadata_changed()
+        assert seen == list(parts)
+    finally:
+        monkeypatch.undo()
+        process.request_stop(at_once=True)
+        process.shut_down()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

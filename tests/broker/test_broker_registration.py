@@ -70,9 +70,11 @@ def former(server: FakeZooKeeperServer) -> FakeZooKeeper:
 
 
 def register_again(server: FakeZooKeeperServer, pauses: Pauses) -> tuple[int, int]:
+    """Return the broker epoch and the session."""
     zookeeper = FakeZooKeeper(server)
     store = ZkControllerStore(zookeeper)
-    return register(INFO, lambda: NO_SUSPECTS, zookeeper, store, SESSION_TIMEOUT_MS, pauses)
+    epoch = register(INFO, lambda: NO_SUSPECTS, zookeeper, store, SESSION_TIMEOUT_MS, pauses)
+    return epoch, zookeeper.session_id
 
 
 PORTS = {"PLAINTEXT": 9092, "REPLICATION": 9094}

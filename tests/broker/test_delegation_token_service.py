@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from regent.actors.scheduler import Scheduler
+from regent.broker import delegation_token_service
 from regent.broker.delegation_token_service import BrokerDelegationTokens
 from regent.broker.machine_settings import controller_settings
 from regent.config.private_files import write_private
@@ -18,6 +20,7 @@ from regent.core.errors import RegentError
 from regent.core.security.scram import ScramMechanism
 from regent.testing.waits import eventually
 from regent.zk.client.operations import WatchEvent
+from regent.zk.znodes import DelegationTokenChangeNotificationZNode
 from tests.support.fake_zookeeper import FakeZooKeeperServer
 from tests.support.token_world import ALICE, BOB
 from tests.support.world import KeptSession
@@ -44,7 +47,9 @@ class Following:
         self.broker = BrokerDelegationTokens(1, settings)
         self.session = KeptSession(server, self.on_watch)
         self._undo = ExitStack()
-        self.broker.follow(self.session, self._undo)
+        scheduler = Scheduler()
+        self._undo.callback(scheduler.shutdown)
+        self.broker.follow(self.session, scheduler, self._undo)
         self.broker.load()
 
     def close(self) -> None:
@@ -63,7 +68,8 @@ class Following:
 
 
 @pytest.fixture
-def brokers(secret_file: Path) -> Iterator[list[Following]]:
+def brokers(secret_file: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Following]]:
+    monkeypatch.setattr(delegation_token_service, "_LOOK_MS", 20)
     server, settings = FakeZooKeeperServer(), settings_with(secret_file)
     brokers = [Following(server, settings) for _ in range(2)]
     yield brokers
@@ -75,7 +81,9 @@ def test_without_a_secret_there_are_no_tokens_and_no_znodes():
     server = FakeZooKeeperServer()
     tokens = BrokerDelegationTokens(1, Settings())
     with ExitStack() as undo:
-        tokens.follow(KeptSession(server), undo)
+        scheduler = Scheduler()
+        undo.callback(scheduler.shutdown)
+        tokens.follow(KeptSession(server), scheduler, undo)
     tokens.load()
     tokens.on_session()
     tokens.on_watch("/delegation_token/token_changes")
@@ -154,4 +162,16 @@ def test_a_broker_learns_in_its_next_session_what_it_has_missed(brokers: list[Fo
     second.broker.on_session()
     eventually(lambda: second.knows(token_id), "the token is known")
     another = first.tokens.create(BOB, BOB, (), -1).token.token_id
+    eventually(lambda: second.knows(another), "the next token is known")
+
+
+def test_a_broker_learns_what_an_acl_hid(brokers: list[Following]):
+    first, second = brokers
+    server = second.session.server
+    server.deny(DelegationTokenChangeNotificationZNode.PATH)
+    token_id = first.tokens.create(ALICE, ALICE, (), -1).token.token_id
+    assert server.paths_with_lost_events, "no watch fires"
+    eventually(lambda: second.knows(token_id), "the token is known")
+    server.allow(DelegationTokenChangeNotificationZNode.PATH)
+    another = first.tokens.create(ALICE, ALICE, (), -1).token.token_id
     eventually(lambda: second.knows(another), "the next token is known")

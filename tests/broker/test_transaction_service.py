@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -215,6 +216,20 @@ def test_a_request_to_a_broker_that_has_gone_ends_before_its_timeout(undo: ExitS
     assert answers.empty()
     senders.keep_only({2})
     assert answers.get(timeout=TIMEOUT_S) is None
+
+
+def test_a_request_for_which_no_thread_can_be_started_has_no_answer_and_later_ones_do(
+    undo: ExitStack, monkeypatch: pytest.MonkeyPatch
+):
+    peer = Peer(undo)
+
+    def fail(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", fail)
+        assert peer.ask(WriteMarkersRequest(())) is None
+    assert peer.ask(WriteMarkersRequest(())) == WriteMarkersResponse(Errors.NONE, ())
 
 
 def test_a_broker_that_is_not_there_does_not_answer(undo: ExitStack):

@@ -39,6 +39,18 @@ def test_the_default_user_and_users_of_clients_cannot_log_in() -> None:
         assert users.scram(SHA_256, name, by_token=False) is None
 
 
+def test_what_credentials_look_like_follows_the_users() -> None:
+    users = UserCredentials()
+    assert users.shapes(SHA_256) == []
+    longer = derive(SHA_256, "password", b"0123456789abcdefghijklmnop", 8192)
+    configs = {"users/a": {"SCRAM-SHA-256": longer.text}, "users/b": {"SCRAM-SHA-256": "damaged"}}
+    users.replace(list, {**configs, "users/c": {"SCRAM-SHA-256": CREDENTIAL.text}})
+    assert users.shapes(SHA_256) == [(4096, 4), (8192, None)]
+    assert users.shapes(SHA_512) == []
+    users.replace(list, configs)
+    assert users.shapes(SHA_256) == [(8192, None)]
+
+
 def test_kafka_6772_a_login_waits_until_the_users_are_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -12,7 +12,12 @@ from typing import Any
 from regent.config.private_files import write_private
 from regent.config.tables.sasl import SaslConfig
 from regent.core.security.plain import hashed
-from regent.core.security.scram import ScramCredential, ScramMechanism, derive
+from regent.core.security.scram import (
+    CredentialShape,
+    ScramCredential,
+    ScramMechanism,
+    derive,
+)
 from regent.transport.kafka.sasl_mechanisms import sasl_listener
 from regent.transport.kafka.sasl_server import SaslListener
 
@@ -35,6 +40,10 @@ class Users:
         self, mechanism: ScramMechanism, username: str, by_token: bool
     ) -> ScramCredential | None:
         return None if by_token else self.credentials.get((mechanism, username))
+
+    def shapes(self, mechanism: ScramMechanism) -> Sequence[CredentialShape]:
+        found = [c.shape for (m, _), c in self.credentials.items() if m is mechanism]
+        return sorted((shape for shape in found if shape.iterations >= 4096), key=str)
 
 
 def users_file(directory: Path, *names: str) -> Path:

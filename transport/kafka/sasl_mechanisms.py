@@ -25,7 +25,7 @@ from regent.core.security.oauthbearer import (
     bearer_of,
     unsecured_claims,
 )
-from regent.core.security.plain import PLAIN, PlainServer, PlainUsers, hashed, parsed_users
+from regent.core.security.plain import PLAIN, PlainServer, PlainUsers, parsed_users
 from regent.core.security.sasl_login import SaslServer
 from regent.core.security.scram import (
     CredentialProvider,
@@ -73,7 +73,7 @@ def sasl_listener(
                 " sasl.allow_plain_without_tls"
             )
         if name == PLAIN:
-            mechanisms[name] = _plain(config)
+            mechanisms[name] = _plain(config, salt_secret)
         elif name == OAUTHBEARER:
             validate = _unsecured(config, is_loopback)
             if validate is None:
@@ -100,12 +100,11 @@ def _scram_server(
     return ScramServer(mechanism, credentials, random_text(), salt_secret)
 
 
-def _plain(config: SaslConfig) -> Callable[[], SaslServer]:
+def _plain(config: SaslConfig, salt_secret: bytes) -> Callable[[], SaslServer]:
     if not config.sasl_plain_users_file:
         raise RegentError(f"sasl.sasl_plain_users_file must name the users of {PLAIN}")
     file = PlainUsersFile(Path(config.sasl_plain_users_file))
-    unknown = hashed(secrets.token_hex(_SALT_BYTES), secrets.token_bytes(_SALT_BYTES))
-    return lambda: PlainServer(file.users, unknown)
+    return lambda: PlainServer(file.users, salt_secret)
 
 
 class PlainUsersFile:

@@ -7,13 +7,19 @@ that does not belong to a login closes the connection before its body is read.
 from __future__ import annotations
 
 import asyncio
+import heapq
+import ipaddress
+import itertools
 import logging
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from typing import Final
+from functools import partial
+from typing import Final, TypeAlias
 
 from regent.config.threads import named_executor
 from regent.core.errors import Errors
@@ -47,7 +53,10 @@ MAX_LOGINS_OF_ADDRESS: Final = 16
 """Connections of one address at a time that have not logged in."""
 
 _THREADS: Final = 2
+_FAILURE_COUNTS_S: Final = 60.0
+_MAX_FAILED: Final = 10_000  # addresses
 _REAUTH_INTERVAL_S: Final = 1.0  # as in Kafka
+_Outcome: TypeAlias = bytes | SaslAuthenticationError  # of a step
 _SASL_KEYS: Final = (KafkaApiKey.SASL_HANDSHAKE, KafkaApiKey.SASL_AUTHENTICATE)
 _LAST_HANDSHAKE, _LAST_AUTHENTICATE = 1, 2  # versions
 
@@ -71,11 +80,62 @@ class SaslLimits:
     logins_of_address: int = MAX_LOGINS_OF_ADDRESS
 
 
+class LoginSteps:
+    """Runs steps of logins on a few threads: passwords are hashed there, which takes long.
+
+    A step that waits is not behind those of addresses whose logins failed in the last minute, or
+    that have more logins under way: strangers who try passwords keep no user out.
+    """
+
+    def __init__(self) -> None:
+        self._executor = named_executor(_THREADS, "sasl-logins")
+        self._lock = threading.Lock()
+        self._numbers = itertools.count()
+        self._waiting: list[tuple[int, int, Future[_Outcome], Callable[[], _Outcome]]] = []
+        """A heap: the first is done next."""
+        self._failed: dict[str, tuple[int, float]] = {}  # how often and when, the oldest first
+
+    async def run(self, step: Callable[[], _Outcome], client_host: str, under_way: int) -> _Outcome:
+        """Return what ``step`` does, which raises nothing; ``under_way``: the address's logins."""
+        failures, at = self._failed.get(_network(client_host), (0, 0.0))
+        if time.monotonic() >= at + _FAILURE_COUNTS_S:
+            failures = 0
+        future: Future[_Outcome] = Future()
+        with self._lock:
+            entry = (failures + under_way, next(self._numbers), future, step)
+            heapq.heappush(self._waiting, entry)
+        self._executor.submit(self._run_first)
+        return await asyncio.wrap_future(future)
+
+    def count_failure(self, client_host: str) -> None:
+        """A login of this address failed. Called on the loop's thread, as ``run``."""
+        network, now = _network(client_host), time.monotonic()
+        failures, at = self._failed.pop(network, (0, 0.0))
+        self._failed[network] = (failures + 1 if now < at + _FAILURE_COUNTS_S else 1, now)
+        if len(self._failed) > _MAX_FAILED:
+            del self._failed[next(iter(self._failed))]
+
+    def close(self) -> None:
+        """End the threads."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def _run_first(self) -> None:
+        with self._lock:
+            _, _, future, step = heapq.heappop(self._waiting)
+        if not future.set_running_or_notify_cancel():
+            return  # its connection is closed
+        future.set_result(step())
+
+
+def _network(host: str) -> str:
+    """Return who has an address: with IPv6, one machine has many."""
+    return str(ipaddress.ip_network(f"{host}/64", strict=False)) if ":" in host else host
+
+
 class SaslListener:
     """What the logins of a listener share. ``mechanisms`` begin a login each.
 
-    Their steps run on threads: passwords are hashed there. Used on the listener's loop, except
-    ``close``.
+    Used on the listener's loop, except ``close``.
     """
 
     def __init__(
@@ -87,7 +147,7 @@ class SaslListener:
         self._closes = closes
         self.mechanisms = mechanisms
         self.limits = limits
-        self.executor = named_executor(_THREADS, "sasl-logins")
+        self.steps = LoginSteps()
         self.logging_in: Counter[str] = Counter()
         """The connections of each address that have not logged in."""
 
@@ -103,7 +163,7 @@ class SaslListener:
         """End the threads, those of mechanisms too."""
         for close in self._closes:
             close()
-        self.executor.shutdown(wait=False, cancel_futures=True)
+        self.steps.close()
 
 
 class _State(Enum):
@@ -308,18 +368,24 @@ class SaslServerAuthenticator:
         server = self._server
         if self._refusal is not None or server is None:
             raise SaslAuthenticationError(self._refusal or "Authentication failed: no handshake")
-        loop = asyncio.get_running_loop()
-        try:
-            reply = await loop.run_in_executor(self._listener.executor, server.evaluate, token)
-        except SaslAuthenticationError:
-            raise
-        except Exception as error:
-            logger.exception("a login with %s failed unexpectedly", self._mechanism)
-            detail = f"unexpected {type(error).__name__}"
-            raise invalid_credentials(self._mechanism, detail) from None
+        listener, host = self._listener, self._session.client_host
+        step = partial(self._evaluate, server, token)
+        reply = await listener.steps.run(step, host, listener.logging_in[host])
+        if isinstance(reply, SaslAuthenticationError):
+            raise reply
         if server.login is None:
             return reply, 0
         return reply, self._complete(server.login)
+
+    def _evaluate(self, server: SaslServer, token: bytes) -> _Outcome:
+        """Take a token, on a thread of the logins."""
+        try:
+            return server.evaluate(token)
+        except SaslAuthenticationError as error:
+            return error.with_traceback(None)
+        except Exception as error:
+            logger.exception("a login with %s failed unexpectedly", self._mechanism)
+            return invalid_credentials(self._mechanism, f"unexpected {type(error).__name__}")
 
     def _complete(self, login: LoggedIn) -> int:
         """Let a login take effect; return how long it is valid, 0: for ever."""
@@ -356,6 +422,7 @@ class SaslServerAuthenticator:
         if self._timer is not None:
             self._timer.cancel()
         client = self._session.client_host
+        self._listener.steps.count_failure(client)
         detail = f"{self._mechanism}: {detail}" if self._mechanism else detail
         self._metrics.count_closed(Closed.FAILED_AUTHENTICATION, self._name, client, detail)
         await asyncio.sleep(self._listener.limits.failure_delay_ms / 1000)

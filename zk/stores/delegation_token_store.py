@@ -80,8 +80,11 @@ class ZkDelegationTokenStore(WatchingStore):
         self._zookeeper.sync()
 
     def read_changes(self) -> Sequence[TokenChange]:
-        """Read all notifications, oldest first, and watch for new ones."""
-        names = self._watch_requests(_CHANGES)
+        """Read all notifications, oldest first, and watch for new ones.
+
+        Raises ``UnreadableError``.
+        """
+        names = self._watch_children(_CHANGES)
         nodes = self._zookeeper.get_many([f"{_CHANGES}/{name}" for name in names])
         changes = [
             _change(name, node)
@@ -94,10 +97,12 @@ class ZkDelegationTokenStore(WatchingStore):
         """List all tokens. Raises ``UnreadableError``."""
         return self._zookeeper.children(DelegationTokensZNode.PATH) or ()
 
-    def read_tokens(self, token_ids: Collection[str]) -> Mapping[str, DelegationToken]:
-        """Read tokens. Absent ones, and those that cannot be read or decoded, are missing."""
+    def read_tokens(
+        self, token_ids: Collection[str]
+    ) -> Mapping[str, DelegationToken | BadDataError]:
+        """Read tokens; absent ones are missing, and those that cannot be read are the error."""
         nodes = self._zookeeper.get_many([DelegationTokenInfoZNode.path(i) for i in token_ids])
-        return _decoded(token_ids, nodes)
+        return decode_each(token_ids, nodes, _token)
 
     def delete_changes(self, names: Collection[str]) -> None:
         """Delete notifications; absent ones are skipped."""
@@ -163,8 +168,12 @@ class ZkDelegationTokenDeletions(WatchingStore):
             for name, node in zip(names, nodes, strict=True)
             if node is not None and not isinstance(node, UnreadableZnode)
         }
-        tokens = _decoded(names, nodes)
-        found = [StoredToken(token, versions[name]) for name, token in tokens.items()]
+        found: list[StoredToken] = []
+        for name, token in decode_each(names, nodes, _token).items():
+            if isinstance(token, BadDataError):
+                log.error("the delegation token %s is not valid: %s", name, token)
+            else:
+                found.append(StoredToken(token, versions[name]))
         return found, names[-1] if more else None
 
     def delete_delegation_tokens(
@@ -194,25 +203,16 @@ def _notification(token_id: str) -> Create:
     return Create(change.PATH_PREFIX, change.encode(token_id), sequential=True)
 
 
-def _decoded(
-    token_ids: Collection[str], nodes: Sequence[Znode | None]
-) -> dict[str, DelegationToken]:
-    found = decode_each(
-        token_ids, nodes, lambda i, node: DelegationTokenInfoZNode.decode(node.data, i)
-    )
-    for token_id, error in found.items():
-        if isinstance(error, BadDataError):
-            log.error("the delegation token %s is not valid: %s", token_id, error)
-    return {i: token for i, token in found.items() if isinstance(token, DelegationToken)}
+def _token(token_id: str, node: Znode) -> DelegationToken:
+    return DelegationTokenInfoZNode.decode(node.data, token_id)
 
 
 def _change(name: str, node: Znode) -> TokenChange:
-    if isinstance(node, UnreadableZnode):
-        return TokenChange(name, -1, token_id=None, created_ms=None)
     sequence, token_id = -1, None
     try:
         sequence = sequence_number(name)
         token_id = DelegationTokenChangeNotificationSequenceZNode.decode(node.data)
     except BadDataError as error:
-        log.error("a notification of a delegation token is ignored: %s", error)
-    return TokenChange(name, sequence, token_id, node.stat.ctime_ms)
+        log.error("all delegation tokens are read, because a notification cannot be: %s", error)
+    is_readable = not isinstance(node, UnreadableZnode)
+    return TokenChange(name, sequence, token_id, node.stat.ctime_ms if is_readable else None)

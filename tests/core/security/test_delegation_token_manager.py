@@ -378,6 +378,41 @@ def test_a_token_that_becomes_unreadable_does_not_log_in(world: TokenWorld, brok
     assert broker.tokens.scram(SHA_256, token_id, by_token=True) is None
 
 
+def test_a_token_that_is_readable_again_logs_in(
+    world: TokenWorld, broker: TokenBroker, caplog: pytest.LogCaptureFixture
+):
+    other = world.broker()
+    token_id = broker.tokens.create(ALICE, ALICE, (), -1).token.token_id
+    world.zookeeper.deny(f"{TOKENS}/{token_id}")
+    for _ in range(3):
+        other.tokens.catch_up()
+    assert other.tokens.scram(SHA_256, token_id, by_token=True) is None
+    assert caplog.text.count(f"delegation token {token_id}") == 1
+    world.zookeeper.allow(f"{TOKENS}/{token_id}")
+    other.tokens.catch_up()
+    assert other.tokens.scram(SHA_256, token_id, by_token=True) is not None
+
+
+@pytest.mark.parametrize("hidden", [CHANGES, f"{CHANGES}/token_change_0000000000"])
+def test_all_tokens_are_read_if_changes_cannot_be(
+    world: TokenWorld, broker: TokenBroker, hidden: str
+):
+    other = world.broker()
+    token = broker.tokens.create(ALICE, ALICE, (), -1)
+    token_id = token.token.token_id
+    world.zookeeper.deny(hidden)
+    other.tokens.catch_up()
+    assert other.tokens.scram(SHA_256, token_id, by_token=True) is not None
+    broker.tokens.expire(ALICE, token.hmac, -1)
+    other.tokens.catch_up()
+    assert other.tokens.scram(SHA_256, token_id, by_token=True) is None
+    world.zookeeper.allow(hidden)
+    other.tokens.catch_up()
+    other.watches.clear()
+    broker.tokens.create(BOB, BOB, (), -1)
+    assert other.watches, "a watch fires again"
+
+
 def test_a_broker_does_not_start_when_tokens_cannot_be_listed(world: TokenWorld):
     world.broker()
     world.zookeeper.deny(TOKENS)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+from typing import Any
+
 import pytest
 
 from regent.core.errors import BadDataError
@@ -10,11 +13,10 @@ from regent.core.security.sasl_login import LoggedIn, SaslAuthenticationError, u
 
 SALT = b"a salt of theirs"
 USERS = parsed_users("# people\n\nalice:plain$se:cret\nbob:" + hashed("b", SALT).text, SALT)
-UNKNOWN = hashed("nobody's", SALT)
 
 
 def server() -> PlainServer:
-    return PlainServer(lambda: USERS, UNKNOWN)
+    return PlainServer(lambda: USERS, b"a secret")
 
 
 def refusal(token: bytes) -> SaslAuthenticationError:
@@ -45,6 +47,29 @@ def test_a_client_does_not_learn_who_exists():
     assert messages == {"Authentication failed: Invalid username or password"}
     assert "no such user" in refusal(plain_token("carol", "x")).detail
     assert "wrong password" in refusal(plain_token("bob", "x")).detail
+
+
+def test_an_unknown_user_takes_as_long_as_those_that_exist(monkeypatch: pytest.MonkeyPatch):
+    costs: list[int] = []
+    scrypt = hashlib.scrypt
+
+    def counted(password: bytes, *, n: int, **settings: Any) -> bytes:
+        costs.append(n)
+        return scrypt(password, n=n, **settings)
+
+    monkeypatch.setattr(hashlib, "scrypt", counted)
+    cheap = hashed("c", SALT)._replace(cost=2)
+    for name in ("carol", "dave"):
+        with pytest.raises(SaslAuthenticationError):
+            PlainServer(lambda: {"bob": cheap}, b"a secret").evaluate(plain_token(name, "x"))
+    assert costs == [16384, 2, 2]
+    with pytest.raises(SaslAuthenticationError):
+        PlainServer(dict, b"a secret").evaluate(plain_token("carol", "x"))
+
+
+def test_the_password_of_another_user_does_not_log_an_unknown_one_in():
+    with pytest.raises(SaslAuthenticationError):
+        PlainServer(lambda: {"bob": USERS["bob"]}, b"").evaluate(plain_token("carol", "b"))
 
 
 def test_cve_2017_12610_another_authorization_id_is_refused():
@@ -88,4 +113,4 @@ def test_a_bad_line_is_named_by_its_number(line: str):
 
 
 def test_hashes_are_not_printed():
-    assert repr(UNKNOWN) == "PasswordHash(cost=16384)"
+    assert repr(USERS["bob"]) == "PasswordHash(cost=16384)"

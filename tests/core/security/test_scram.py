@@ -190,10 +190,47 @@ def test_an_unknown_user_sees_what_a_wrong_password_does(mechanism: ScramMechani
         refusals.append(str(refusal(login, client.final(first))))
     assert len(set(refusals)) == 1
     assert {a["i"] for a in answers} == {"4096"}
-    made_up = [base64.b64decode(a["s"]).decode() for a in answers[1:]]
-    assert made_up[0] != made_up[1]
-    assert all(len(salt) in (25, 26) for salt in made_up)
-    assert set("".join(made_up)) <= set("0123456789abcdefghijklmnopqrstuvwxyz")
+    salts = [base64.b64decode(a["s"]) for a in answers]
+    assert len(set(salts)) == 3
+    assert {len(salt) for salt in salts} == {len(b"salt of alice")}
+
+
+def test_a_salt_that_is_made_up_looks_like_kafkas():
+    known = Users()
+    known.credentials[SHA_256, "a"] = derive(SHA_256, PASSWORD, b"0123456789abcdefghijklmno")
+    for users in (known, Users()):
+        iterations, salt = first_answer("bob", users)
+        assert (iterations, len(salt) in (25, 26)) == ("4096", True)
+        assert set(salt) <= set(b"0123456789abcdefghijklmnopqrstuvwxyz")
+
+
+def first_answer(name: str, known: Users) -> tuple[str, bytes]:
+    """The iterations and the salt in the server's first message."""
+    first = server(credentials=known).evaluate(f"n,,n={name},r=abc".encode())
+    fields = dict(part.split("=", 1) for part in first.decode().split(","))
+    return fields["i"], base64.b64decode(fields["s"])
+
+
+def test_an_unknown_user_has_iterations_and_a_salt_as_the_others_have():
+    known = Users()
+    known.credentials[SHA_256, "a"] = derive(SHA_256, PASSWORD, bytes(64), 8192)
+    iterations, salt = first_answer("bob", known)
+    assert (iterations, len(salt)) == ("8192", 64)
+    assert first_answer("bob", known) == (iterations, salt)
+    assert first_answer("carol", known) != (iterations, salt)
+
+
+def test_of_different_iterations_unknown_users_have_each_and_keep_theirs():
+    known = Users()
+    for number in range(60):
+        iterations = 4096 if number % 3 else 8192
+        known.credentials[SHA_256, str(number)] = ScramCredential(b"s", b"", b"", iterations)
+    names = [f"unknown{number}" for number in range(300)]
+    before = [first_answer(name, known) for name in names]
+    assert 70 < [iterations for iterations, _ in before].count("8192") < 130
+    known.credentials[SHA_256, "another"] = ScramCredential(b"s", b"", b"", 8192)
+    after = [first_answer(name, known) for name in names]
+    assert sum(a != b for a, b in zip(before, after, strict=True)) < 15
 
 
 def test_an_unknown_user_has_the_same_salt_at_each_broker():

@@ -13,7 +13,7 @@ import pytest
 from regent.config.private_files import write_private
 from regent.config.tables.sasl import SaslConfig
 from regent.core.security.sasl_login import SaslAuthenticationError, SaslServer
-from regent.core.security.scram import ScramCredential, ScramMechanism, derive
+from regent.core.security.scram import ScramMechanism, derive
 from regent.transport.kafka.sasl_mechanisms import sasl_listener
 from tests.support.fuzzed_logins import (
     AUDIENCE,
@@ -24,24 +24,20 @@ from tests.support.fuzzed_logins import (
     Login,
     plain_users,
 )
+from tests.support.sasl_users import Users
 
 CHANGES = ("first", "first", "final", "final", "none")
 
 
-class Credentials:
-    """Those of ``USERS``. Implements ``CredentialProvider``."""
+class Credentials(Users):
+    """Those of ``USERS``."""
 
     def __init__(self) -> None:
-        self._known = {
+        self.credentials = {
             (mechanism, name.decode()): derive(mechanism, password.decode(), b"salt of " + name)
             for mechanism in ScramMechanism
             for name, password in USERS.items()
         }
-
-    def scram(
-        self, mechanism: ScramMechanism, username: str, by_token: bool
-    ) -> ScramCredential | None:
-        return None if by_token else self._known.get((mechanism, username))
 
 
 @pytest.fixture(scope="module")

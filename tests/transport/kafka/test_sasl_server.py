@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 import random
 import struct
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -23,6 +25,7 @@ from regent.core.protocol.messages.authentication import (
 )
 from regent.core.security.oauthbearer import acknowledged, bearer_token_message
 from regent.core.security.plain import plain_token
+from regent.core.security.sasl_login import invalid_credentials
 from regent.testing.waits import eventually, scaled
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.limits import KafkaLimits
@@ -365,6 +368,43 @@ def test_an_address_has_a_few_connections_that_have_not_logged_in(server: Server
             fourth.log_in()
             assert fourth.who() == first.who() == f"User:{NAME}"
     eventually(lambda: not server.sasl.logging_in, "no login is left")
+
+
+def test_strangers_who_try_passwords_without_end_keep_no_user_out(server: Server):
+    steps: queue.Queue[bytes] = queue.Queue()
+    go_on = threading.Semaphore(0)
+
+    class Slow:
+        login = None
+
+        def evaluate(self, token: bytes) -> bytes:
+            steps.put(token)
+            assert go_on.acquire(timeout=scaled(10.0))
+            raise invalid_credentials("PLAIN", "wrong")
+
+    server.sasl.mechanisms = {"PLAIN": Slow}
+    hosts = [f"127.0.0.{number}" for number in range(2, 6)]
+    with ExitStack() as stack:
+
+        def try_a_password(host: str, token: bytes) -> Client:
+            client = stack.enter_context(server.client(host))
+            client.shake_hands("PLAIN")
+            client.send(authenticate(token))
+            return client
+
+        go_on.release(len(hosts))
+        for host in hosts:
+            try_a_password(host, b"first").answer()
+            assert steps.get(timeout=scaled(10.0)) == b"first"
+        for host in hosts * 3:
+            try_a_password(host, host.encode())
+        in_turn = [steps.get(timeout=scaled(10.0)) for _ in range(2)]  # all threads are busy
+        try_a_password("127.0.0.1", b"the user's")
+        eventually(lambda: len(server.sasl.steps._waiting) == 11, "all wait")
+        for _ in range(13):
+            go_on.release()
+            in_turn += [steps.get(timeout=scaled(10.0))] if len(in_turn) < 13 else []
+    assert in_turn.index(b"the user's") == 2
 
 
 @pytest.mark.parametrize("limit", ["max_connections", "max_connections_of_listener"])
