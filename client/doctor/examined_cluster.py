@@ -37,8 +37,6 @@ CLUSTER: Final = "cluster"
 SUPERVISOR: Final = "supervisor"
 PLACEMENT: Final = "placement service"
 
-_READ_LIMIT_S: Final = 10.0
-_TREE_LIMIT_S: Final = 60.0
 _ASK_LIMIT_S: Final = 3.0
 _ASKED_AT_ONCE: Final = 32
 _DESCRIBE_CONFIGS: Final = (KafkaApiKey.DESCRIBE_CONFIGS, 4)
@@ -181,9 +179,9 @@ def _supervisor(data_dir: Path) -> int | None:
 
 def _read_zookeeper(cluster: Cluster, examined: ExaminedCluster) -> Iterator[Finding]:
     try:
-        with cluster.admin(limit_s=_READ_LIMIT_S) as admin:
+        with cluster.admin() as admin:
             yield from _read_registrations(admin, examined)
-        with cluster.admin(limit_s=_TREE_LIMIT_S) as admin:
+        with cluster.admin() as admin:
             same: dict[Sequence[AclEntry], Sequence[AclEntry]] = {}  # most znodes have a few ACLs
             examined.acls = [(path, same.setdefault(acl, acl)) for path, acl in admin.read_acls()]
     except ClusterNotFoundError as error:
@@ -193,7 +191,7 @@ def _read_zookeeper(cluster: Cluster, examined: ExaminedCluster) -> Iterator[Fin
 
 def _read_served(cluster: Cluster, examined: ExaminedCluster) -> Iterator[Finding]:
     try:
-        with cluster.admin(limit_s=_TREE_LIMIT_S) as admin:
+        with cluster.admin() as admin:
             supervised = {} if examined.file is None else examined.file.brokers
             examined.served = read_served(admin, examined.settings, supervised)
     except RegentError as error:
