@@ -46,7 +46,7 @@ from regent.storage.log_names import (
     out_of_use,
     rename_log,
 )
-from regent.storage.recovery.deleted_logs import CREATED_IN_ISR, DeletedLogs
+from regent.storage.recovery.deleted_logs import LACKS_RECORDS, DeletedLogs
 from regent.storage.recovery.stray_logs import (
     StrayLogCheckpoint,
     StrayLogs,
@@ -304,7 +304,7 @@ class DirectoryLogs:
     ) -> UnifiedLog:
         """Create an empty log. Raises ``StorageError``.
 
-        ``lacks_records``: its replica is in sync, so another log was lost; no undeletion uses this.
+        ``lacks_records``: its replica is not new; no undeletion uses the log before ``mark_whole``.
         """
         with self.directory:
             self.ends.add(topic_partition)
@@ -332,7 +332,7 @@ class DirectoryLogs:
                     write_topic_id(path, topic_id, is_synced=False)
                 if lacks_records:
                     with self.directory:
-                        (path / CREATED_IN_ISR).touch()
+                        (path / LACKS_RECORDS).touch()
                 return LogContents.create(path, config, now_ms, self._settings.files)
             except ShortageError:
                 rename_log(path, topic_partition, TO_DELETE, now_ms)
@@ -444,7 +444,7 @@ class DirectoryLogs:
     def _is_whole(self, topic_partition: TopicPartition) -> bool:
         """Whether nothing is known of lost records of a log."""
         is_suspect = topic_partition in self.suspects.names
-        return not is_suspect and not (self._path(topic_partition) / CREATED_IN_ISR).exists()
+        return not is_suspect and not (self._path(topic_partition) / LACKS_RECORDS).exists()
 
     def _note_progress(self, log: UnifiedLog, *, is_synced: bool) -> None:
         try:

@@ -126,7 +126,7 @@ class ControlRequestHandler:
                 before = self._cache.snapshot.partitions
                 self._cache.update(header, request)
                 request_log.cached(request, before, self._cache.snapshot.partitions)
-                if self._logs.has_suspects:
+                if self._suspects.awaits_isrs:
                     for topic_partition, row in request.partitions():
                         self._suspects.on_leadership(topic_partition, row)
                 return UpdateMetadataResponse(Errors.NONE)
@@ -195,7 +195,7 @@ class ControlRequestHandler:
                     self._failed.discard(topic_partition)
                 errors.append(PartitionError(*topic_partition, error))
                 self._suspects.on_answer(topic_partition, state, error, header.controller_epoch)
-                if self._logs.has_suspects:
+                if self._suspects.awaits_isrs:
                     self._suspects.on_leadership(topic_partition, state)
 
         rows = (
@@ -237,10 +237,10 @@ class ControlRequestHandler:
                 self._logs.set_aside(topic_partition)
                 replica_log = None
             if replica_log is None or replica_log.topic_id is None:
-                is_new, in_isr = state.is_new or has_failed, self._broker_id in state.isr
-                replica_log = self._logs.get_or_create(
-                    topic_partition, topic_id, is_new=is_new, is_in_sync=in_isr
-                )
+                if replica_log is None:
+                    self._suspects.on_created(topic_partition, state)
+                is_new = state.is_new or has_failed
+                replica_log = self._logs.get_or_create(topic_partition, topic_id, is_new=is_new)
             error = _why_not(replica_log, topic_id, state.leader_epoch)
             if error is not Errors.NONE:
                 return error

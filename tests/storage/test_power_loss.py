@@ -189,7 +189,7 @@ def test_a_log_that_is_held_for_undelete_is_whole_until_it_is_used_again(
         logs = lose_power(machine, disk, dice)
         disk.note_all(*machine.directories)
         assert logs.deleted.hold(T0, TOPIC_ID)
-    log = logs.get_or_create(T0, TOPIC_ID, is_new=False, is_in_sync=True)
+    log = logs.get_or_create(T0, TOPIC_ID, is_new=False)
     assert len(values(log)) == 8
     fill(log, 1, leader_epoch=4)
     logs = lose_power(machine, disk, dice)

@@ -177,7 +177,7 @@ def test_a_log_that_could_not_be_created_is_created_by_the_next_attempt(
     expected: list[bytes],
 ):
     def act(logs: LogManager) -> None:
-        logs.get_or_create(name, topic_id, is_new=is_new, is_in_sync=True)
+        logs.get_or_create(name, topic_id, is_new=is_new)
 
     for machine in attempts(history, tmp_path, act):
         act(machine.logs)
