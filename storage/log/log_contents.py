@@ -259,8 +259,8 @@ class LogContents:
     def restart_at(self, offset: int, now_ms: int) -> list[LogSegment]:
         """Drop everything and continue at ``offset``; the log start offset does not change."""
         self.epochs.clear()
-        # First: otherwise, after a crash, segments of these epochs would be reported as missing.
-        self.epochs.save()
+        # First: otherwise, after a loss of power, segments of these epochs would count as missing.
+        self.epochs.flush()
         self.producers.clear()
         dropped = self._take(0, len(self.segments))
         self._begin_segment(offset, now_ms)
@@ -288,14 +288,15 @@ class LogContents:
     def drop_first(self, count: int, now_ms: int) -> list[LogSegment]:
         """Drop the oldest segments; if these are all segments, roll to a new one.
 
-        Save the new log start offset first, so that the next start does not report them as lost.
+        The new start of the epochs is flushed first: else, after a loss of power, they would count as
+        missing, because the names of files may be newer than the data.
         """
         if count == len(self.segments):
             self.roll(self.log_end_offset, now_ms)
         first = self.segments[count].base_offset
         if first > self.log_start_offset:
             self.advance_log_start_offset(first)
-        self.epochs.save()
+        self.epochs.flush()
         self.producers.delete_snapshots_before(first)
         return self._take(0, count)
 

@@ -306,7 +306,7 @@ def _offset(name: str) -> int:
 
 def _check_first_segment(contents: LogContents) -> None:
     """Raise ``CorruptSegmentError`` if the first segments are missing and retention did not drop
-    them: ``LogContents.drop_first`` saves the new start of the oldest epoch before it drops any.
+    them: ``LogContents.drop_first`` flushes the new start of the oldest epoch before it drops any.
     """
     start, first = contents.epochs.start_offset, contents.segments[0].base_offset
     if 0 <= start < first and not contents.is_compacted:

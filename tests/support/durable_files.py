@@ -66,6 +66,17 @@ class DurableFiles:
                 copied = copy / path.relative_to(directory)
                 copied.write_bytes(torn.ljust(len(data), b"\0") if is_garbled else torn)
 
+    def restore_named(self, directory: Path, copy: Path) -> None:
+        """Write every name to another place, but only the flushed data.
+
+        This is a file system that keeps the sequence of changes to names, as ext4 with its journal.
+        """
+        shutil.copytree(directory, copy)
+        for path in directory.rglob("*"):
+            if path.is_file():
+                flushed = self._contents.get(path.stat().st_ino, b"")
+                (copy / path.relative_to(directory)).write_bytes(flushed)
+
     def _restore(self, inode: int, path: Path) -> None:
         if inode in self._contents:
             path.write_bytes(self._contents[inode])
