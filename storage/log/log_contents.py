@@ -47,7 +47,8 @@ from regent.storage.log_names import DELETED_SUFFIX, SWAP_SUFFIX
 class LogContents:
     """The parts of a log. ``segments`` is sorted and never empty; the last one is active.
 
-    Records before ``recovery_point`` are flushed and survive a power failure. Records of the active
+    Records before ``recovery_point`` are flushed and survive a power failure. The checkpoint of the
+    directory may have a higher one, up to ``noted_recovery_point``. Records of the active
     segment from ``trusted_from`` on were appended by this process. Each segment begins where the
     one before it ends, unless the log ``is_compacted``. The log cleaner has cleaned the records
     before ``first_dirty``; ``NEVER_CLEANED``: it did not begin yet. Methods that drop segments
@@ -63,6 +64,7 @@ class LogContents:
     log_start_offset: int = 0
     log_end_offset: int = 0
     recovery_point: int = 0
+    noted_recovery_point: int = 0
     trusted_from: int = 0
     first_dirty: int = NEVER_CLEANED
     is_compacted: bool = False  # a log cleaner, ours or Kafka's, took records out of it
@@ -230,6 +232,8 @@ class LogContents:
         """Roll to a new segment, unless the active one is empty and begins at ``base_offset``."""
         if self.active.size == 0 and self.active.base_offset == base_offset:
             return
+        if self.active.base_offset < self.noted_recovery_point:
+            self.active.flush()  # a recovery may begin after it
         self.active.seal()
         self.active.verified.forget()
         self.producers.take_snapshot(base_offset)
@@ -251,7 +255,9 @@ class LogContents:
             if dropped or self.log_end_offset < self.trusted_from:
                 self.trusted_from = self.log_end_offset
         self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
-        self.recovery_point = min(self.recovery_point, self.log_end_offset)
+        if self.log_end_offset < self.recovery_point:
+            self.noted_recovery_point = max(self.noted_recovery_point, self.recovery_point)
+            self.recovery_point = self.log_end_offset
         self.first_dirty = min(self.first_dirty, self.log_end_offset)
         self.epochs.save()
         return dropped
@@ -288,8 +294,8 @@ class LogContents:
     def drop_first(self, count: int, now_ms: int) -> list[LogSegment]:
         """Drop the oldest segments; if these are all segments, roll to a new one.
 
-        The new start of the epochs is flushed first: else, after a loss of power, they would count as
-        missing, because the names of files may be newer than the data.
+        The new start of the epochs is flushed first. Otherwise, after a loss of power, they would
+        count as missing: the names of files may be newer than the data.
         """
         if count == len(self.segments):
             self.roll(self.log_end_offset, now_ms)

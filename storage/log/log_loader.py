@@ -109,6 +109,7 @@ def load_log(
     contents.recovery_point = contents.trusted_from = contents.log_end_offset
     if cut or not was_closed_cleanly:
         contents.recovery_point = min(checkpointed.recovery_point, contents.log_end_offset)
+        contents.noted_recovery_point = checkpointed.recovery_point
     if contents.log_end_offset < start:  # never drop records because of a checkpoint
         contents.log_start_offset, agrees = first, False
     _check_no_segment_is_missing(contents)

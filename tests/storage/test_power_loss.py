@@ -181,6 +181,18 @@ def test_no_segment_counts_as_missing_that_was_dropped(
     assert log_of(lose_data(machine, disk)).log_end_offset == 8
 
 
+def test_records_appended_after_a_truncation_below_the_recovery_point_are_recovered(
+    machine: Machine, disk: DurableFiles, disk_log: UnifiedLog
+):
+    send(disk_log, *[b"1"] * 10)
+    disk_log.flush()
+    machine.logs.checkpoint_recovery_points()
+    disk_log.truncate_to(0)
+    fill(disk_log, 10, leader_epoch=1)
+    log = log_of(lose_data(machine, disk))
+    assert len(values(log)) == log.log_end_offset
+
+
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("is_shut_down", [False, True])
 def test_aborted_transactions_are_known_as_long_as_their_records(
