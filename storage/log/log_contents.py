@@ -43,6 +43,14 @@ from regent.storage.log.transaction_index import AbortedTransaction, Transaction
 from regent.storage.log_names import DELETED_SUFFIX, SWAP_SUFFIX
 
 
+def are_missing(end: int, base_offset: int) -> bool:
+    """Whether there was a segment between one that ends at ``end`` and one from ``base_offset`` on.
+
+    A gap of more offsets than one segment can have was in the leader's log, which was compacted.
+    """
+    return end < base_offset <= end + INT32_MAX
+
+
 @dataclass(slots=True)
 class LogContents:
     """The parts of a log. ``segments`` is sorted and never empty; the last one is active.
@@ -107,11 +115,8 @@ class LogContents:
             yield segment, self.log_end_offset if after is None else after.base_offset
 
     def check_next_segment(self, end: int, after: LogSegment) -> None:
-        """Raise ``CorruptSegmentError`` if segment ``after`` does not begin at offset ``end``.
-
-        A gap of more offsets than one segment can have occurs only in a compacted log.
-        """
-        if not self.is_compacted and end < after.base_offset <= end + INT32_MAX:
+        """Raise ``CorruptSegmentError`` if segment ``after`` does not begin at offset ``end``."""
+        if not self.is_compacted and are_missing(end, after.base_offset):
             raise self.missing(end, after.base_offset)
 
     def missing(self, start: int, end: int) -> CorruptSegmentError:

@@ -24,7 +24,7 @@ from regent.core.model import NO_EPOCH
 from regent.records.record_batch import BatchHeader
 from regent.storage.checkpoints import NEVER_CLEANED
 from regent.storage.log.leader_epoch_file_cache import LeaderEpochFileCache
-from regent.storage.log.log_contents import LogContents, with_jitter
+from regent.storage.log.log_contents import LogContents, are_missing, with_jitter
 from regent.storage.log.log_file import CorruptSegmentError, LogFile, check_order
 from regent.storage.log.log_segment import LogSegment
 from regent.storage.log.open_files import OpenFiles
@@ -176,7 +176,7 @@ def _recover(contents: LogContents, checkpointed: CheckpointedOffsets) -> tuple[
     before_hole: LogSegment | None = None
     for segment in segments:
         is_next = before_hole is None and segment is not last
-        if is_next and witness.next_offset < segment.base_offset:
+        if is_next and are_missing(witness.next_offset, segment.base_offset):
             before_hole = last
         witness.next_offset = segment.base_offset
         last = segment
