@@ -439,7 +439,10 @@ class ReplicaLogs(ClusterNotes, Protocol):
         ...
 
     def topic_id(self, topic_partition: TopicPartition) -> TopicId | None:
-        """Return the topic a log was created for, also one that cannot be used; None: unknown."""
+        """Return the topic a log was created for, also one that cannot be used; None: unknown.
+
+        Raises ``ShortageError``.
+        """
         ...
 
     def checkpointed_high_watermark(self, topic_partition: TopicPartition) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from regent.config.threads import named_executor
-from regent.core.errors import BadDataError, ShortageError, StorageError
+from regent.core.errors import BadDataError, DamagedRecordsError, ShortageError, StorageError
 from regent.core.log_config import LogConfig
 from regent.core.log_dirs import LogDirectoryState, LogInDirectory
 from regent.core.model import TopicPartition
@@ -119,12 +119,12 @@ class DirectoryLogs:
         return self.directory.path / str(topic_partition)
 
     def topic_id(self, topic_partition: TopicPartition) -> TopicId | None:
-        """Return the id of the topic that a log was created for; None: unknown."""
+        """Return the id of the topic of a log; None: unknown. Raises ``ShortageError``."""
         log = self.logs.get(topic_partition)
-        if log is not None:
-            return log.topic_id
         try:
-            return read_topic_id(self._path(topic_partition))
+            return read_topic_id(self._path(topic_partition)) if log is None else log.topic_id
+        except ShortageError:
+            raise
         except (BadDataError, StorageError):
             return None
 
@@ -492,10 +492,13 @@ class DirectoryLogs:
         now_ms = self._settings.wall_clock_ms()
         dropped: dict[TopicPartition, int] = {}
         for log in self.usable():
-            with suppress(StorageError):  # it took its directory offline already
-                count = log.delete_old_segments(now_ms)
-                if count:
+            try:
+                if count := log.delete_old_segments(now_ms):
                     dropped[log.topic_partition] = count
+            except DamagedRecordsError as error:
+                _log.error("%s: retention deletes nothing: %s", log.topic_partition, error)
+            except StorageError:
+                continue  # it took its directory offline already
         if dropped:
             text = "%s: retention dropped %d segments of %d logs, first: %s"
             first = next(iter(dropped))

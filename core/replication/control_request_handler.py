@@ -384,6 +384,9 @@ class ControlRequestHandler:
                 topic_partition = TopicPartition(topic.topic_name, state.partition_index)
                 try:
                     error = self._stop(topic_partition, topic.topic_id, state)
+                except StorageError as failure:
+                    self._failed.discard(topic_partition)
+                    error = self._partitions.fail(topic_partition, failure)
                 except Exception as unexpected:  # noqa: BLE001 - it concerns this replica only
                     error = self._fail_row(topic_partition, unexpected)
                 else:
@@ -424,16 +427,11 @@ class ControlRequestHandler:
                 partition.stop(Role.NONE)
                 partition.stopped_in = self._requested_in
             return Errors.NONE
-        try:
-            if stop.leader_epoch == EPOCH_OF_LOST_TOPIC:
-                self._logs.set_aside(topic_partition)
-            else:
-                is_topic_deleted = stop.leader_epoch == EPOCH_DURING_DELETE
-                self._logs.delete(
-                    topic_partition, deleted_topic=topic_id if is_topic_deleted else None
-                )
-        except StorageError as error:
-            return self._partitions.fail(topic_partition, error)
+        if stop.leader_epoch == EPOCH_OF_LOST_TOPIC:
+            self._logs.set_aside(topic_partition)
+        else:
+            deleted_topic = topic_id if stop.leader_epoch == EPOCH_DURING_DELETE else None
+            self._logs.delete(topic_partition, deleted_topic=deleted_topic)
         self._forget(topic_partition)
         return Errors.NONE
 
