@@ -109,7 +109,6 @@ def load_log(
     contents.recovery_point = contents.trusted_from = contents.log_end_offset
     if cut or not was_closed_cleanly:
         contents.recovery_point = min(checkpointed.recovery_point, contents.log_end_offset)
-        contents.noted_recovery_point = checkpointed.recovery_point
     if contents.log_end_offset < start:  # never drop records because of a checkpoint
         contents.log_start_offset, agrees = first, False
     _check_no_segment_is_missing(contents)
@@ -169,6 +168,7 @@ def _recover(contents: LogContents, checkpointed: CheckpointedOffsets) -> tuple[
     the first bad batch is dropped, because records may be missing there. For the same reason,
     everything after a gap between two segments is dropped, unless the log was compacted.
     """
+    contents.noted_recovery_point = checkpointed.recovery_point
     segments = contents.segments_from(checkpointed.recovery_point)
     contents.producers.retain_snapshots(range(segments[0].base_offset + 1))
     witness = _Witness(contents)
