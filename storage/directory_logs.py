@@ -447,14 +447,12 @@ class DirectoryLogs:
         return not is_suspect and not (self._path(topic_partition) / LACKS_RECORDS).exists()
 
     def _note_progress(self, log: UnifiedLog, *, is_synced: bool) -> None:
+        if not self._is_whole(log.topic_partition):
+            (log.path / LACKS_RECORDS).touch()  # a stray log is not suspect any more
         try:
-            is_compacted = int(log.first_dirty != NEVER_CLEANED)
-            progress = StrayLogCheckpoint(
-                log.log_start_offset,
-                log.recovery_point,
-                log.checkpointed_high_watermark,
-                is_compacted,
-            )
+            is_compacted, start = int(log.first_dirty != NEVER_CLEANED), log.log_start_offset
+            committed = log.checkpointed_high_watermark
+            progress = StrayLogCheckpoint(start, log.recovery_point, committed, is_compacted)
             write_checkpoint(log.path, progress, is_synced=is_synced)
         except ShortageError:
             raise

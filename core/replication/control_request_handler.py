@@ -233,8 +233,8 @@ class ControlRequestHandler:
             if replica_log is not None and self._is_of_earlier_topic(topic_partition, topic_id):
                 text = "[Broker id=%d] %s: its log of an earlier topic is stray now"
                 log.warning(text, self._broker_id, topic_partition)
-                self._forget(topic_partition)
                 self._logs.set_aside(topic_partition)
+                self._forget(topic_partition)
                 replica_log = None
             if replica_log is None or replica_log.topic_id is None:
                 if replica_log is None:
@@ -342,10 +342,11 @@ class ControlRequestHandler:
         )
         for topic_partition in strays:
             try:
-                self._forget(topic_partition)
                 self._logs.set_aside(topic_partition)
             except Exception as error:  # noqa: BLE001 - one failure must not keep the others
                 log.error("%s: could not rename the stray log: %r", topic_partition, error)
+            finally:
+                self._forget(topic_partition)  # now: a stray log keeps a note that it was suspect
         if strays:
             log.warning(
                 "[Broker id=%d epoch=%d] renamed the logs of %d stray partitions, which are not"
