@@ -377,19 +377,15 @@ class ReplicaLogs(ClusterNotes, Protocol):
         ...
 
     def get_or_create(
-        self,
-        topic_partition: TopicPartition,
-        topic_id: TopicId | None,
-        *,
-        is_new: bool,
-        is_in_sync: bool = False,
+        self, topic_partition: TopicPartition, topic_id: TopicId | None, *, is_new: bool
     ) -> PartitionLog:
         """Return a log; create it if it does not exist. It may have another topic id.
 
         Unless ``is_new``, a deleted log with the topic id is used again if it is still there. A log
-        that is created although its replica ``is_in_sync`` lacks records: it is never held.
-        A log without an id is given ``topic_id``. Raises ``StorageError`` when the directory of the
-        log failed, or when a failed directory may have the log and ``is_new`` is false.
+        that is created although its replica is not new lacks records until ``mark_whole``: it is
+        not held. A log without an id is given ``topic_id``. Raises ``StorageError`` when the
+        directory of the log failed, or when a failed directory may have the log and ``is_new`` is
+        false.
         """
         ...
 
@@ -409,6 +405,13 @@ class ReplicaLogs(ClusterNotes, Protocol):
         ``get_or_create`` uses it again for the same topic id, unless it is damaged. If the replica
         of a damaged log was marked as suspect, it stays so. A log in a failed directory stays.
         Raises ``StorageError``.
+        """
+        ...
+
+    def mark_whole(self, topic_partition: TopicPartition) -> None:
+        """Note that a log that was created for a replica that is not new has every record now.
+
+        Never raises: a directory that fails goes offline.
         """
         ...
 
@@ -436,7 +439,10 @@ class ReplicaLogs(ClusterNotes, Protocol):
         ...
 
     def topic_id(self, topic_partition: TopicPartition) -> TopicId | None:
-        """Return the topic a log was created for, also one that cannot be used; None: unknown."""
+        """Return the topic a log was created for, also one that cannot be used; None: unknown.
+
+        Raises ``ShortageError``.
+        """
         ...
 
     def checkpointed_high_watermark(self, topic_partition: TopicPartition) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from regent.config.threads import named_executor
-from regent.core.errors import BadDataError, ShortageError, StorageError
+from regent.core.errors import BadDataError, DamagedRecordsError, ShortageError, StorageError
 from regent.core.log_config import LogConfig
 from regent.core.log_dirs import LogDirectoryState, LogInDirectory
 from regent.core.model import TopicPartition
@@ -46,7 +46,7 @@ from regent.storage.log_names import (
     out_of_use,
     rename_log,
 )
-from regent.storage.recovery.deleted_logs import CREATED_IN_ISR, DeletedLogs
+from regent.storage.recovery.deleted_logs import LACKS_RECORDS, DeletedLogs
 from regent.storage.recovery.stray_logs import (
     StrayLogCheckpoint,
     StrayLogs,
@@ -119,12 +119,12 @@ class DirectoryLogs:
         return self.directory.path / str(topic_partition)
 
     def topic_id(self, topic_partition: TopicPartition) -> TopicId | None:
-        """Return the id of the topic that a log was created for; None: unknown."""
+        """Return the id of the topic of a log; None: unknown. Raises ``ShortageError``."""
         log = self.logs.get(topic_partition)
-        if log is not None:
-            return log.topic_id
         try:
-            return read_topic_id(self._path(topic_partition))
+            return read_topic_id(self._path(topic_partition)) if log is None else log.topic_id
+        except ShortageError:
+            raise
         except (BadDataError, StorageError):
             return None
 
@@ -304,7 +304,7 @@ class DirectoryLogs:
     ) -> UnifiedLog:
         """Create an empty log. Raises ``StorageError``.
 
-        ``lacks_records``: its replica is in sync, so another log was lost; no undeletion uses this.
+        ``lacks_records``: its replica is not new; no undeletion uses the log before ``mark_whole``.
         """
         with self.directory:
             self.ends.add(topic_partition)
@@ -332,7 +332,7 @@ class DirectoryLogs:
                     write_topic_id(path, topic_id, is_synced=False)
                 if lacks_records:
                     with self.directory:
-                        (path / CREATED_IN_ISR).touch()
+                        (path / LACKS_RECORDS).touch()
                 return LogContents.create(path, config, now_ms, self._settings.files)
             except ShortageError:
                 rename_log(path, topic_partition, TO_DELETE, now_ms)
@@ -444,17 +444,15 @@ class DirectoryLogs:
     def _is_whole(self, topic_partition: TopicPartition) -> bool:
         """Whether nothing is known of lost records of a log."""
         is_suspect = topic_partition in self.suspects.names
-        return not is_suspect and not (self._path(topic_partition) / CREATED_IN_ISR).exists()
+        return not is_suspect and not (self._path(topic_partition) / LACKS_RECORDS).exists()
 
     def _note_progress(self, log: UnifiedLog, *, is_synced: bool) -> None:
+        if not self._is_whole(log.topic_partition):
+            (log.path / LACKS_RECORDS).touch()  # a stray log is not suspect any more
         try:
-            is_compacted = int(log.first_dirty != NEVER_CLEANED)
-            progress = StrayLogCheckpoint(
-                log.log_start_offset,
-                log.recovery_point,
-                log.checkpointed_high_watermark,
-                is_compacted,
-            )
+            is_compacted, start = int(log.first_dirty != NEVER_CLEANED), log.log_start_offset
+            committed = log.checkpointed_high_watermark
+            progress = StrayLogCheckpoint(start, log.recovery_point, committed, is_compacted)
             write_checkpoint(log.path, progress, is_synced=is_synced)
         except ShortageError:
             raise
@@ -492,10 +490,13 @@ class DirectoryLogs:
         now_ms = self._settings.wall_clock_ms()
         dropped: dict[TopicPartition, int] = {}
         for log in self.usable():
-            with suppress(StorageError):  # it took its directory offline already
-                count = log.delete_old_segments(now_ms)
-                if count:
+            try:
+                if count := log.delete_old_segments(now_ms):
                     dropped[log.topic_partition] = count
+            except DamagedRecordsError as error:
+                _log.error("%s: retention deletes nothing: %s", log.topic_partition, error)
+            except StorageError:
+                continue  # it took its directory offline already
         if dropped:
             text = "%s: retention dropped %d segments of %d logs, first: %s"
             first = next(iter(dropped))

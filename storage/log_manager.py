@@ -284,12 +284,7 @@ class LogManager:
         return log if log is not None and log.is_usable else None
 
     def get_or_create(
-        self,
-        topic_partition: TopicPartition,
-        topic_id: TopicId | None,
-        *,
-        is_new: bool,
-        is_in_sync: bool = False,
+        self, topic_partition: TopicPartition, topic_id: TopicId | None, *, is_new: bool
     ) -> UnifiedLog:
         """Return a log; create it if it does not exist. Raises ``StorageError``."""
         with self._lock:
@@ -301,7 +296,7 @@ class LogManager:
                 if self.deleted.settle(topic_partition, topic_id, is_new=is_new):
                     self._undeleted[topic_partition] = topic_id
                 found = self._take_back(topic_partition, topic_id)
-                found = found or self._create(topic_partition, topic_id, is_new, is_in_sync)
+                found = found or self._create(topic_partition, topic_id, is_new=is_new)
                 if self.is_suspect(topic_partition):
                     self.mark_suspect(topic_partition)  # also in the directory of this log
                 if topic_id is not None and self._undeleted.pop(topic_partition, None) == topic_id:
@@ -438,6 +433,10 @@ class LogManager:
                 home.suspects.names.add(topic_partition)
                 self._change_suspects(home)
 
+    def mark_whole(self, topic_partition: TopicPartition) -> None:
+        """Note that a log has every record."""
+        self.deleted.mark_whole(topic_partition)
+
     def mark_sound(self, topic_partition: TopicPartition) -> None:
         """Remove a replica from the suspects."""
         with self._lock:
@@ -527,12 +526,12 @@ class LogManager:
         return self._configs.get(topic, self._defaults)
 
     def _create(
-        self, topic_partition: TopicPartition, topic_id: TopicId | None, is_new: bool, in_isr: bool
+        self, topic_partition: TopicPartition, topic_id: TopicId | None, *, is_new: bool
     ) -> UnifiedLog:
         self._check_not_offline(topic_partition, is_new=is_new)
         preferred = self.moves.preferred(topic_partition)
         home = preferred or min(self._live(), key=lambda logs: len(logs.logs))
-        log = home.create(topic_partition, topic_id, lacks_records=in_isr and not is_new)
+        log = home.create(topic_partition, topic_id, lacks_records=not is_new)
         self.moves.on_created(topic_partition)
         self._homes[topic_partition] = home
         self._removed.pop(topic_partition, None)

@@ -44,6 +44,7 @@ from regent.storage.directory_logs import DirectoryLogs
 from regent.storage.files import synced_afterwards
 from regent.storage.log.unified_log import UnifiedLog
 from regent.storage.log_names import TO_DELETE, move_log, out_of_use
+from regent.storage.recovery.deleted_logs import LACKS_RECORDS
 
 _PREFERENCES = 100_000  # replicas that are expected in a directory, at most
 _log = logging.getLogger(__name__)
@@ -246,6 +247,8 @@ class MovesOfLogs:
                     return False
                 with target.directory:
                     new.write_what_knows(old)
+                    if (current.path / LACKS_RECORDS).exists():
+                        (future.path / LACKS_RECORDS).touch()
                 _exchange(topic_partition, source, target)
                 new.take_over(old)  # only now: until then both logs may have to go on
                 current.retire()

@@ -126,7 +126,7 @@ class ControlRequestHandler:
                 before = self._cache.snapshot.partitions
                 self._cache.update(header, request)
                 request_log.cached(request, before, self._cache.snapshot.partitions)
-                if self._logs.has_suspects:
+                if self._suspects.awaits_isrs:
                     for topic_partition, row in request.partitions():
                         self._suspects.on_leadership(topic_partition, row)
                 return UpdateMetadataResponse(Errors.NONE)
@@ -195,7 +195,7 @@ class ControlRequestHandler:
                     self._failed.discard(topic_partition)
                 errors.append(PartitionError(*topic_partition, error))
                 self._suspects.on_answer(topic_partition, state, error, header.controller_epoch)
-                if self._logs.has_suspects:
+                if self._suspects.awaits_isrs:
                     self._suspects.on_leadership(topic_partition, state)
 
         rows = (
@@ -233,14 +233,14 @@ class ControlRequestHandler:
             if replica_log is not None and self._is_of_earlier_topic(topic_partition, topic_id):
                 text = "[Broker id=%d] %s: its log of an earlier topic is stray now"
                 log.warning(text, self._broker_id, topic_partition)
-                self._forget(topic_partition)
                 self._logs.set_aside(topic_partition)
+                self._forget(topic_partition)
                 replica_log = None
             if replica_log is None or replica_log.topic_id is None:
-                is_new, in_isr = state.is_new or has_failed, self._broker_id in state.isr
-                replica_log = self._logs.get_or_create(
-                    topic_partition, topic_id, is_new=is_new, is_in_sync=in_isr
-                )
+                if replica_log is None:
+                    self._suspects.on_created(topic_partition, state)
+                is_new = state.is_new or has_failed
+                replica_log = self._logs.get_or_create(topic_partition, topic_id, is_new=is_new)
             error = _why_not(replica_log, topic_id, state.leader_epoch)
             if error is not Errors.NONE:
                 return error
@@ -342,10 +342,11 @@ class ControlRequestHandler:
         )
         for topic_partition in strays:
             try:
-                self._forget(topic_partition)
                 self._logs.set_aside(topic_partition)
             except Exception as error:  # noqa: BLE001 - one failure must not keep the others
                 log.error("%s: could not rename the stray log: %r", topic_partition, error)
+            finally:
+                self._forget(topic_partition)  # now: a stray log keeps a note that it was suspect
         if strays:
             log.warning(
                 "[Broker id=%d epoch=%d] renamed the logs of %d stray partitions, which are not"
@@ -384,6 +385,9 @@ class ControlRequestHandler:
                 topic_partition = TopicPartition(topic.topic_name, state.partition_index)
                 try:
                     error = self._stop(topic_partition, topic.topic_id, state)
+                except StorageError as failure:
+                    self._failed.discard(topic_partition)
+                    error = self._partitions.fail(topic_partition, failure)
                 except Exception as unexpected:  # noqa: BLE001 - it concerns this replica only
                     error = self._fail_row(topic_partition, unexpected)
                 else:
@@ -424,16 +428,11 @@ class ControlRequestHandler:
                 partition.stop(Role.NONE)
                 partition.stopped_in = self._requested_in
             return Errors.NONE
-        try:
-            if stop.leader_epoch == EPOCH_OF_LOST_TOPIC:
-                self._logs.set_aside(topic_partition)
-            else:
-                is_topic_deleted = stop.leader_epoch == EPOCH_DURING_DELETE
-                self._logs.delete(
-                    topic_partition, deleted_topic=topic_id if is_topic_deleted else None
-                )
-        except StorageError as error:
-            return self._partitions.fail(topic_partition, error)
+        if stop.leader_epoch == EPOCH_OF_LOST_TOPIC:
+            self._logs.set_aside(topic_partition)
+        else:
+            deleted_topic = topic_id if stop.leader_epoch == EPOCH_DURING_DELETE else None
+            self._logs.delete(topic_partition, deleted_topic=deleted_topic)
         self._forget(topic_partition)
         return Errors.NONE
 

@@ -34,6 +34,8 @@ class SuspectTracker:
         self._logs = logs
         # Leader epoch and partition epoch in which a replica was known not to be in sync.
         self._out_of_sync_in: dict[TopicPartition, tuple[int, int]] = {}
+        # Logs that were created outside the ISR: leader epoch and partition epoch of that.
+        self._created_in: dict[TopicPartition, tuple[int, int]] = {}
         self._listed: set[TopicPartition] = set()  # as suspect, in ZooKeeper
         self._refused: dict[TopicPartition, int] = {}  # to lead, in which controller epoch
         self._are_given_up = False
@@ -85,6 +87,17 @@ class SuspectTracker:
                 lost[0][0],
             )
 
+    def on_created(self, topic_partition: TopicPartition, state: LeaderAndIsrPartition) -> None:
+        """A log is created; it has all records when its replica is in a later ISR."""
+        self._created_in.pop(topic_partition, None)
+        if self._broker_id not in state.isr:
+            self._created_in[topic_partition] = state.leader_epoch, state.partition_epoch
+
+    @property
+    def awaits_isrs(self) -> bool:
+        """Whether ``on_leadership`` must be told of every ISR."""
+        return bool(self._created_in) or self._logs.has_suspects
+
     def on_leadership(
         self, topic_partition: TopicPartition, row: LeaderAndIsrPartition | UpdateMetadataPartition
     ) -> None:
@@ -92,12 +105,16 @@ class SuspectTracker:
 
         A replica that rejoined the ISR has fetched all committed records.
         """
+        version = row.leader_epoch, row.partition_epoch
+        is_in_isr = self._broker_id in row.isr
+        if is_in_isr and self._created_in.get(topic_partition, version) < version:
+            del self._created_in[topic_partition]
+            self._logs.mark_whole(topic_partition)
         if not self._logs.is_suspect(topic_partition):
             return
-        version = row.leader_epoch, row.partition_epoch
         if row.leader <= NO_LEADER:
             self._has_news = True  # an election now depends on the end of its log
-        elif self._broker_id not in row.isr:
+        elif not is_in_isr:
             self._out_of_sync_in[topic_partition] = max(
                 version, self._out_of_sync_in.get(topic_partition, version)
             )
@@ -135,6 +152,7 @@ class SuspectTracker:
     def forget(self, topic_partition: TopicPartition) -> None:
         """Forget a replica whose log was removed: a new topic of this name has new epochs."""
         self.mark_sound(topic_partition)
+        self._created_in.pop(topic_partition, None)
         self._out_of_sync_in.pop(topic_partition, None)
         self._refused.pop(topic_partition, None)
 

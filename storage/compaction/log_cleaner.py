@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from regent.core.errors import StorageError
+from regent.core.errors import DamagedRecordsError, StorageError
 from regent.core.log_config import LogConfig
 from regent.core.records import RecordBytes
 from regent.records.end_transaction_marker import control_type
@@ -41,10 +41,6 @@ _Skim: TypeAlias = Callable[[bytes, int, int, BatchOrder], int]
 
 class CleaningAbortedError(Exception):
     """A cleaning ended early: it was told to, or its log has changed. The log is as before."""
-
-
-class DamagedSegmentError(Exception):
-    """A cleaning found damaged records in a segment that is still in use."""
 
 
 @dataclass(slots=True)
@@ -114,7 +110,7 @@ class Cleaning:
     def run(self) -> int:
         """Clean a part of the log; return the offset up to which it is clean now.
 
-        Raises ``CleaningAbortedError``, ``DamagedSegmentError``, ``StorageError`` if the directory
+        Raises ``CleaningAbortedError``, ``DamagedRecordsError``, ``StorageError`` if the directory
         failed, and ``ValueError`` if a record is not well-formed.
         """
         self._build_map()
@@ -252,7 +248,7 @@ class Cleaning:
 
     def _aborted_between(self, start: int, end: int) -> Sequence[AbortedTransaction]:
         """Return the aborted transactions with records from ``start`` to before ``end``."""
-        with self._log.exclusively() as contents:
+        with self._log.reading() as contents:
             return contents.aborted_between(start, end)
 
     def _note_aborted(self, aborted: AbortedTransaction) -> None:
@@ -291,19 +287,15 @@ class Cleaning:
             self._work.on_bytes(read)
         except CorruptSegmentError as error:
             self._check_in_use(segment)
-            raise DamagedSegmentError(str(error)) from None
+            raise DamagedRecordsError(str(error)) from None
 
     def _open(self, segment: LogSegment, start: int) -> tuple[LogFile, int]:
         """Open the file of a segment; return it with the position of the first batch to read."""
-        with self._log.exclusively() as contents:
+        with self._log.reading() as contents:
             if segment not in contents.segments or self._log.truncations != self._truncations:
                 raise CleaningAbortedError
-            try:
-                position = segment.position_of(start) if start > segment.base_offset else 0
-                return LogFile(segment.path), position
-            except CorruptSegmentError as error:
-                damage = str(error)
-        raise CorruptSegmentError(damage)
+            position = segment.position_of(start) if start > segment.base_offset else 0
+            return LogFile(segment.path), position
 
     def _check_in_use(self, segment: LogSegment) -> None:
         """Raise ``CleaningAbortedError`` if a segment was dropped or truncated meanwhile."""

@@ -24,7 +24,6 @@ from regent.storage.compaction.log_cleaner import (
     CleanerStats,
     Cleaning,
     CleaningAbortedError,
-    DamagedSegmentError,
     Work,
 )
 from regent.storage.compaction.offset_map import OffsetMap
@@ -144,6 +143,9 @@ class LogCleanerManager:
                 continue
             try:
                 cleanable = examine(log, now_ms)
+            except DamagedRecordsError as error:
+                self._give_up(log, error)
+                continue
             except StorageError:
                 continue  # the directory has logged it
             if cleanable.found.is_reset:
@@ -153,6 +155,10 @@ class LogCleanerManager:
         self.max_dirty_ratio = max((found.dirty_ratio for *_, found in candidates), default=0.0)
         chosen = choose(candidates)
         return None if chosen is None else chosen[0]
+
+    def _give_up(self, log: UnifiedLog, damage: DamagedRecordsError) -> None:
+        self._uncleanable |= {log}
+        self._on_damaged(log.topic_partition, damage)
 
     def _reset(self, cleanable: Cleanable) -> None:
         log, found, truncations = cleanable
@@ -178,9 +184,8 @@ class LogCleanerManager:
             if log.is_usable:
                 log.directory.judge(error)
             return False
-        except DamagedSegmentError as error:
-            self._uncleanable |= {log}
-            self._on_damaged(log.topic_partition, DamagedRecordsError(str(error)))
+        except DamagedRecordsError as error:
+            self._give_up(log, error)
             return True
         except Exception:  # noqa: BLE001 - whatever is in this log, the others must be cleaned
             self._uncleanable |= {log}
@@ -225,8 +230,8 @@ class LogCleanerManager:
 
 
 def examine(log: UnifiedLog, now_ms: int) -> Cleanable:
-    """Return what of a log may be cleaned. Raises ``StorageError``."""
-    with log.exclusively() as contents:
+    """Return what of a log may be cleaned. Raises ``DamagedRecordsError``, ``StorageError``."""
+    with log.reading() as contents:
         facts = CleanableLog(
             contents.segments,
             contents.config,

@@ -43,11 +43,20 @@ from regent.storage.log.transaction_index import AbortedTransaction, Transaction
 from regent.storage.log_names import DELETED_SUFFIX, SWAP_SUFFIX
 
 
+def are_missing(end: int, base_offset: int) -> bool:
+    """Whether there was a segment between one that ends at ``end`` and one from ``base_offset`` on.
+
+    A gap of more offsets than one segment can have was in the leader's log, which was compacted.
+    """
+    return end < base_offset <= end + INT32_MAX
+
+
 @dataclass(slots=True)
 class LogContents:
     """The parts of a log. ``segments`` is sorted and never empty; the last one is active.
 
-    Records before ``recovery_point`` are flushed and survive a power failure. Records of the active
+    Records before ``recovery_point`` are flushed and survive a power failure. The checkpoint of the
+    directory may have a higher one, up to ``noted_recovery_point``. Records of the active
     segment from ``trusted_from`` on were appended by this process. Each segment begins where the
     one before it ends, unless the log ``is_compacted``. The log cleaner has cleaned the records
     before ``first_dirty``; ``NEVER_CLEANED``: it did not begin yet. Methods that drop segments
@@ -63,6 +72,7 @@ class LogContents:
     log_start_offset: int = 0
     log_end_offset: int = 0
     recovery_point: int = 0
+    noted_recovery_point: int = 0
     trusted_from: int = 0
     first_dirty: int = NEVER_CLEANED
     is_compacted: bool = False  # a log cleaner, ours or Kafka's, took records out of it
@@ -105,11 +115,8 @@ class LogContents:
             yield segment, self.log_end_offset if after is None else after.base_offset
 
     def check_next_segment(self, end: int, after: LogSegment) -> None:
-        """Raise ``CorruptSegmentError`` if segment ``after`` does not begin at offset ``end``.
-
-        A gap of more offsets than one segment can have occurs only in a compacted log.
-        """
-        if not self.is_compacted and end < after.base_offset <= end + INT32_MAX:
+        """Raise ``CorruptSegmentError`` if segment ``after`` does not begin at offset ``end``."""
+        if not self.is_compacted and are_missing(end, after.base_offset):
             raise self.missing(end, after.base_offset)
 
     def missing(self, start: int, end: int) -> CorruptSegmentError:
@@ -230,6 +237,8 @@ class LogContents:
         """Roll to a new segment, unless the active one is empty and begins at ``base_offset``."""
         if self.active.size == 0 and self.active.base_offset == base_offset:
             return
+        if self.active.base_offset < self.noted_recovery_point:
+            self.active.flush()  # a recovery may begin after it
         self.active.seal()
         self.active.verified.forget()
         self.producers.take_snapshot(base_offset)
@@ -251,7 +260,9 @@ class LogContents:
             if dropped or self.log_end_offset < self.trusted_from:
                 self.trusted_from = self.log_end_offset
         self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
-        self.recovery_point = min(self.recovery_point, self.log_end_offset)
+        if self.log_end_offset < self.recovery_point:
+            self.noted_recovery_point = max(self.noted_recovery_point, self.recovery_point)
+            self.recovery_point = self.log_end_offset
         self.first_dirty = min(self.first_dirty, self.log_end_offset)
         self.epochs.save()
         return dropped
@@ -259,8 +270,8 @@ class LogContents:
     def restart_at(self, offset: int, now_ms: int) -> list[LogSegment]:
         """Drop everything and continue at ``offset``; the log start offset does not change."""
         self.epochs.clear()
-        # First: otherwise, after a crash, segments of these epochs would be reported as missing.
-        self.epochs.save()
+        # First: otherwise, after a loss of power, segments of these epochs would count as missing.
+        self.epochs.flush()
         self.producers.clear()
         dropped = self._take(0, len(self.segments))
         self._begin_segment(offset, now_ms)
@@ -288,14 +299,15 @@ class LogContents:
     def drop_first(self, count: int, now_ms: int) -> list[LogSegment]:
         """Drop the oldest segments; if these are all segments, roll to a new one.
 
-        Save the new log start offset first, so that the next start does not report them as lost.
+        The new start of the epochs is flushed first. Otherwise, after a loss of power, they would
+        count as missing: the names of files may be newer than the data.
         """
         if count == len(self.segments):
             self.roll(self.log_end_offset, now_ms)
         first = self.segments[count].base_offset
         if first > self.log_start_offset:
             self.advance_log_start_offset(first)
-        self.epochs.save()
+        self.epochs.flush()
         self.producers.delete_snapshots_before(first)
         return self._take(0, count)
 

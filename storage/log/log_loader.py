@@ -24,7 +24,7 @@ from regent.core.model import NO_EPOCH
 from regent.records.record_batch import BatchHeader
 from regent.storage.checkpoints import NEVER_CLEANED
 from regent.storage.log.leader_epoch_file_cache import LeaderEpochFileCache
-from regent.storage.log.log_contents import LogContents, with_jitter
+from regent.storage.log.log_contents import LogContents, are_missing, with_jitter
 from regent.storage.log.log_file import CorruptSegmentError, LogFile, check_order
 from regent.storage.log.log_segment import LogSegment
 from regent.storage.log.open_files import OpenFiles
@@ -168,6 +168,7 @@ def _recover(contents: LogContents, checkpointed: CheckpointedOffsets) -> tuple[
     the first bad batch is dropped, because records may be missing there. For the same reason,
     everything after a gap between two segments is dropped, unless the log was compacted.
     """
+    contents.noted_recovery_point = checkpointed.recovery_point
     segments = contents.segments_from(checkpointed.recovery_point)
     contents.producers.retain_snapshots(range(segments[0].base_offset + 1))
     witness = _Witness(contents)
@@ -175,7 +176,7 @@ def _recover(contents: LogContents, checkpointed: CheckpointedOffsets) -> tuple[
     before_hole: LogSegment | None = None
     for segment in segments:
         is_next = before_hole is None and segment is not last
-        if is_next and witness.next_offset < segment.base_offset:
+        if is_next and are_missing(witness.next_offset, segment.base_offset):
             before_hole = last
         witness.next_offset = segment.base_offset
         last = segment
@@ -306,7 +307,7 @@ def _offset(name: str) -> int:
 
 def _check_first_segment(contents: LogContents) -> None:
     """Raise ``CorruptSegmentError`` if the first segments are missing and retention did not drop
-    them: ``LogContents.drop_first`` saves the new start of the oldest epoch before it drops any.
+    them: ``LogContents.drop_first`` flushes the new start of the oldest epoch before it drops any.
     """
     start, first = contents.epochs.start_offset, contents.segments[0].base_offset
     if 0 <= start < first and not contents.is_compacted:

@@ -289,7 +289,7 @@ class UnifiedLog:
 
     def read(self, offset: int, max_bytes: int, limit: int, *, at_least_one: bool) -> Records:
         """Return complete batches from the one that holds ``offset`` to before ``limit``."""
-        with self._reading() as contents:
+        with self.reading() as contents:
             for segment, end in contents.spans_from(offset):
                 if offset >= contents.log_start_offset:  # retention may have raised it
                     contents.check_next_segment(offset, segment)
@@ -305,12 +305,12 @@ class UnifiedLog:
 
     def prefetch(self, offset: int, max_bytes: int) -> Callable[[], None] | None:
         """Return the work after which a read does not wait for the disk; None: it would not."""
-        with self._reading() as contents:
+        with self.reading() as contents:
             return contents.segments_from(offset)[0].prefetch(offset, max_bytes)
 
     def end_of_segment(self, offset: int) -> int:
         """Return the offset at which the segment that ``read`` reads from ends."""
-        with self._reading() as contents:
+        with self.reading() as contents:
             return next(end for _, end in contents.spans_from(offset))
 
     def first_unstable_offset(self, high_watermark: int) -> int | None:
@@ -324,26 +324,26 @@ class UnifiedLog:
         self, offset: int, records: Records
     ) -> Sequence[AbortedTransactionStart]:
         """Return the aborted transactions among records read from ``offset`` on, or some more."""
-        with self._reading() as contents:
+        with self.reading() as contents:
             return contents.aborted_transactions(offset, records) if records.size else ()
 
     def offset_of_timestamp(
         self, timestamp_ms: int, limit: int, from_offset: int = 0
     ) -> OffsetOfTimestamp | None:
         """Return the first record at or after a time, or with the greatest, before ``limit``."""
-        with self._reading() as contents:
+        with self.reading() as contents:
             return contents.offset_of_timestamp(timestamp_ms, limit, from_offset)
 
     def offsets_before(self, timestamp_ms: int, count: int) -> list[int]:
         """Return offsets at which segments begin or the log ends."""
-        with self._reading() as contents:
+        with self.reading() as contents:
             return contents.offsets_before(timestamp_ms, count, self._wall_clock_ms())
 
     # --- in the background ---
 
     def delete_old_segments(self, now_ms: int) -> int:
         """Apply retention, return how many segments were dropped, and close idle files."""
-        with self.exclusively() as contents:
+        with self.reading() as contents:
             contents.expire_producers(now_ms)
             count = contents.count_to_delete(self.checkpointed_high_watermark, now_ms)
             if count:
@@ -496,16 +496,16 @@ class UnifiedLog:
                 self.mark_damaged(str(error))
                 raise
 
-    # --- inside ---
-
     @contextmanager
-    def _reading(self) -> Iterator[LogContents]:
-        """Hold the lock; damage fails only the reads of the damaged records."""
+    def reading(self) -> Iterator[LogContents]:
+        """Hold the lock; damage ends this use of the log only. Raises ``DamagedRecordsError``."""
         with self.exclusively() as contents:
             try:
                 yield contents
             except CorruptSegmentError as error:
                 raise DamagedRecordsError(str(error)) from None
+
+    # --- inside ---
 
     def _is_doubtful(self, segment: LogSegment, offset: int) -> bool:
         """Whether a read of a segment from ``offset`` on needs a check of the CRCs."""

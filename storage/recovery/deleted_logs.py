@@ -43,9 +43,8 @@ from regent.storage.recovery.stray_logs import (
 if TYPE_CHECKING:
     from regent.storage.directory_logs import DirectoryLogs
 
-CREATED_IN_ISR = "created-in-isr"
-"""The file in a log that was created empty although its replica was in sync: records are missing.
-"""
+LACKS_RECORDS = "lacks-records"
+"""The file in a log that was created empty for a replica that had records, or was to fetch them."""
 _NUMBER = re.compile(r".+-(?P<partition>[0-9]+)\.[0-9a-f]{32}-delete", re.ASCII)
 
 
@@ -170,6 +169,13 @@ class DeletedLogsOfBroker:
 
     def __init__(self, live: Callable[[], Sequence[DirectoryLogs]]) -> None:
         self._live = live
+
+    def mark_whole(self, topic_partition: TopicPartition) -> None:
+        """Note that a log, which may be deleted later, has every record."""
+        for logs in self._live():
+            with suppress(StorageError), logs.directory:  # the directory has logged it
+                path = logs.directory.path / str(topic_partition)
+                (path / LACKS_RECORDS).unlink(missing_ok=True)
 
     def hold(self, topic_partition: TopicPartition, topic_id: TopicId) -> bool:
         """Keep the log of a deleted topic; return whether it is kept."""

@@ -92,6 +92,7 @@ QUICKEST_DEFECTS: frozenset[Defect] = frozenset(
         token_defects.renewed_tokens_deleted,
         token_defects.tokens_looked_at_by_the_first_controller_only,
         undeletion_defects.deleted_logs_not_held,
+        undeletion_defects.logs_that_lack_records_held,
     }
 )
 """Defects that `make test` searches for: some of each module, those that are found soonest."""

@@ -101,15 +101,10 @@ class Disk(MemoryLogs):
         return log
 
     def get_or_create(
-        self,
-        topic_partition: TopicPartition,
-        topic_id: TopicId | None,
-        *,
-        is_new: bool,
-        is_in_sync: bool = False,
+        self, topic_partition: TopicPartition, topic_id: TopicId | None, *, is_new: bool
     ) -> MemoryLog:
         """Return a log, which is in use from now on."""
-        log = super().get_or_create(topic_partition, topic_id, is_new=is_new, is_in_sync=is_in_sync)
+        log = super().get_or_create(topic_partition, topic_id, is_new=is_new)
         self._superseded.discard(log)
         return log
 

@@ -137,12 +137,7 @@ class FileDisk(LogManager):
             super().mark_damaged(topic_partition, reason)
 
     def get_or_create(
-        self,
-        topic_partition: TopicPartition,
-        topic_id: TopicId | None,
-        *,
-        is_new: bool,
-        is_in_sync: bool = False,
+        self, topic_partition: TopicPartition, topic_id: TopicId | None, *, is_new: bool
     ) -> UnifiedLog:
         """Return a log; a new one replaces an unreadable one."""
         machine = self.machine
@@ -152,9 +147,7 @@ class FileDisk(LogManager):
             machine.superseded.add(topic_partition)
         elif not machine.hidden:
             machine.superseded.discard(topic_partition)
-        return super().get_or_create(
-            topic_partition, topic_id, is_new=is_new, is_in_sync=is_in_sync
-        )
+        return super().get_or_create(topic_partition, topic_id, is_new=is_new)
 
     @past_all_guards
     def delete(

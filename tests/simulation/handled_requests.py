@@ -121,7 +121,9 @@ class HandledRequests:
         if (header.controller_id, header.controller_epoch) not in self._history.elected:
             self._situations.meet(Situation.OF_NO_CONTROLLER)
             return "a request of nobody who was ever elected"
-        if header.broker_epoch < broker.broker_epoch:
+        # Its registration may be in ZooKeeper, and its process may have read that, while the answer
+        # to the registration is still under way.
+        if header.broker_epoch < max(broker.broker_epoch, broker.replica_manager.broker_epoch):
             self._situations.meet(Situation.FORMER_BROKER_EPOCH)
             return "a request for a former broker epoch"
         if header.controller_epoch < self._controller_epochs.get(broker.broker_id, 0):

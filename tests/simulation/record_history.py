@@ -308,9 +308,9 @@ class RecordHistory(RecordObserver):
             return
         self._leaderships.check()
         now = self._leaderships.current.get(partition.topic_partition)
-        if now is None:
-            return
-        if (now.leader, now.leader_epoch) == (broker.broker_id, partition.leader_epoch):
+        led = (broker.broker_id, partition.leader_epoch, log.topic_id)
+        topic_id = self._leaderships.topic_id(partition.topic_partition.topic)
+        if now is not None and (now.leader, now.leader_epoch, topic_id) == led:
             assert set(now.isr) <= set(partition.maximal_isr), (
                 f"LeaderKnowsItsIsr: broker {broker.broker_id} commits without members of"
                 f" {now}: {partition}"

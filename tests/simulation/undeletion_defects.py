@@ -10,7 +10,7 @@ from regent.core.controller.topics import deleted_topics
 from regent.core.controller.topics.deleted_topics import DeletedTopics
 from regent.core.ports import DeletedPartition
 from regent.core.protocol.controller import HeldLogs
-from tests.support.memory_logs import MemoryDeletedLogs
+from tests.support.memory_logs import MemoryDeletedLogs, MemoryLog
 
 
 def every_replica_counts_as_in_sync() -> Any:
@@ -51,9 +51,20 @@ def answers_of_former_broker_epochs_hold() -> Any:
     return patch.object(DeletedTopics, "_valid", valid)
 
 
+def logs_that_lack_records_held() -> Any:
+    """A broker offers a log that was created empty in the place of another one."""
+    add = MemoryDeletedLogs.add
+
+    def as_whole(self: MemoryDeletedLogs, log: MemoryLog, *, is_whole: bool) -> None:
+        add(self, log, is_whole=is_whole or log.lacks_records)
+
+    return patch.object(MemoryDeletedLogs, "add", as_whole)
+
+
 SEARCH_FROM: dict[Callable[[], Any], int] = {
     answers_of_former_broker_epochs_hold: 38,
     every_replica_counts_as_in_sync: 36,
     deleted_logs_not_held: 10,
+    logs_that_lack_records_held: 8000036,
     held_logs_deleted_with_time: 57,
 }

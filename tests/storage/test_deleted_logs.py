@@ -7,10 +7,25 @@ from pathlib import Path
 import pytest
 
 from regent.core.errors import StorageError
+from regent.core.model import EPOCH_DURING_DELETE
+from regent.core.protocol.control import (
+    ControlHeader,
+    ControlRequest,
+    LeaderAndIsrPartition,
+    LeaderAndIsrRequest,
+    LeaderAndIsrTopic,
+    LeaderAndIsrType,
+    StopReplicaPartition,
+    StopReplicaRequest,
+    StopReplicaTopic,
+)
+from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.replication.replica_manager import ReplicaManager
 from regent.storage.log.unified_log import UnifiedLog
 from regent.storage.log_manager import LogManager
 from regent.storage.recovery.stray_logs import STRAY_KEPT_MS
 from tests.support.disk_logs import (
+    BROKER,
     OTHER_ID,
     T0,
     T1,
@@ -18,16 +33,18 @@ from tests.support.disk_logs import (
     Machine,
     create,
     fill,
+    log_of,
     numbered,
     values,
 )
 
 DELAY_MS = 60_000
+OTHER = BROKER + 1
 
 
 def again(logs: LogManager, *, is_new: bool = False) -> UnifiedLog:
     """Return the log that a replica of the topic gets which is not new."""
-    return logs.get_or_create(T0, TOPIC_ID, is_new=is_new, is_in_sync=True)
+    return logs.get_or_create(T0, TOPIC_ID, is_new=is_new)
 
 
 def unknown(_: str) -> bool:
@@ -63,6 +80,37 @@ def test_a_held_log_outlives_its_delay_and_is_used_again(
     assert not logs.deleted.hold(T0, TOPIC_ID), "it is in use"
     fill(log, 1, leader_epoch=4)
     assert values(again(machine.restart())) == numbered(0, 9)
+
+
+@pytest.mark.parametrize("is_in_isr_again", [True, False])
+def test_a_suspect_log_that_was_stray_meanwhile_is_held_only_after_a_later_isr(
+    logs: LogManager, disk_log: UnifiedLog, is_in_isr_again: bool
+):
+    fill(disk_log, 8, leader_epoch=3)
+    logs.mark_suspect(T0)
+    replicas = ReplicaManager(BROKER, logs, MetadataCache())
+    replicas.broker_epoch = 7
+
+    def receive(request: ControlRequest) -> None:
+        replicas.handle(ControlHeader(OTHER, 1, 7), request, 0)
+
+    def follow(leader_epoch: int, *isr: int) -> None:
+        replicas_of = (BROKER, OTHER)
+        row = LeaderAndIsrPartition(
+            0, 1, OTHER, leader_epoch, isr, leader_epoch, replicas_of, (), (), False, 0
+        )
+        topics = (LeaderAndIsrTopic("t", TOPIC_ID, (row,)),)
+        receive(LeaderAndIsrRequest(LeaderAndIsrType.INCREMENTAL, topics, ()))
+
+    receive(LeaderAndIsrRequest(LeaderAndIsrType.FULL, (), ()))
+    assert len(logs.strays) == 1
+    follow(5, OTHER)
+    assert values(log_of(logs)) == numbered(0, 8)
+    if is_in_isr_again:
+        follow(6, BROKER, OTHER)
+    deletion = StopReplicaPartition(0, EPOCH_DURING_DELETE, delete_partition=True)
+    receive(StopReplicaRequest((StopReplicaTopic("t", TOPIC_ID, (deletion,)),)))
+    assert logs.deleted.hold(T0, TOPIC_ID) is is_in_isr_again
 
 
 def test_a_log_whose_delay_is_over_cannot_be_held(machine: Machine, deleted: LogManager):

@@ -33,6 +33,7 @@ from tests.support.stage import TIMEOUT_S
 from tests.support.transactional_batches import ABORT, marker
 
 HOUR_MS = 3_600_000
+MAGIC_AT = 16
 CONFIG = LogConfig(
     cleanup_policy="compact",
     min_cleanable_dirty_ratio=0.0,
@@ -532,6 +533,21 @@ def test_damage_is_reported_and_the_other_logs_are_cleaned(machine: Machine, log
     logs.delete(T0)
     logs.cleaner.clean_all()
     assert not logs.cleaner.uncleanable_partitions()
+
+
+def test_a_damaged_header_that_is_met_in_the_search_for_dirty_logs_is_reported(tmp_path: Path):
+    machine = Machine(tmp_path / "one", defaults=replace(CONFIG, max_compaction_lag_ms=HOUR_MS))
+    log = create(machine.start())
+    write(log, *"abab" * 5)
+    machine.logs.close(is_clean=True)
+    flip_byte(segment_file(log.path, 0), MAGIC_AT)
+    logs = machine.start()
+    commit(logs, log_of(logs))
+    assert not logs.cleaner.clean_all()
+    assert (machine.damaged, machine.failed) == ([T0], [])
+    assert log_of(logs).is_usable
+    assert logs.cleaner.uncleanable_partitions() == {machine.directories[0]: 1}
+    machine.end()
 
 
 def test_a_log_that_cannot_be_decoded_is_not_changed(machine: Machine, logs: LogManager):

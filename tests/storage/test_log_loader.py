@@ -174,6 +174,16 @@ def test_gaps_of_compaction_are_accepted(machine: Machine, disk_log: UnifiedLog)
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
+def test_more_offsets_than_a_segment_can_have_may_be_missing_between_two(
+    machine: Machine, disk_log: UnifiedLog, is_clean: bool
+):
+    fill(disk_log, 2)
+    disk_log.append_as_follower(batch(b"", base_offset=2**31 + 5))
+    log = log_of(machine.restart() if is_clean else machine.crash())
+    assert (log.log_end_offset, files(log.path)) == (2**31 + 6, [".log", f"{2**31 + 5}.log"])
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
 @pytest.mark.parametrize("base_offset", [0, 3])
 def test_a_log_with_a_missing_segment_is_refused(
     machine: Machine,

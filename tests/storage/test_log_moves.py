@@ -146,6 +146,17 @@ def test_a_moved_log_is_in_the_other_directory_and_accepts_records(two: Machine,
     assert values(log_of(two.restart())) == numbered(0, 15)
 
 
+def test_a_log_that_lacks_records_still_does_so_in_the_other_directory(two: Machine):
+    logs = two.start()
+    logs.get_or_create(T0, TOPIC_ID, is_new=False)
+    host = Host(two, logs)
+    host.move()
+    host.finish()
+    assert host.log.directory.path == two.directories[1]
+    logs.delete(T0, deleted_topic=TOPIC_ID)
+    assert not logs.deleted.hold(T0, TOPIC_ID)
+
+
 def test_the_log_takes_records_while_it_is_copied(host: Host, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(PIECE, BATCH_BYTES)
     host.move()

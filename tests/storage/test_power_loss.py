@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -42,6 +42,15 @@ def lose_power(
         disk.restore(before, after)
     else:
         disk.restore_torn(before, after, dice)
+    machine.directories = [after]
+    return machine.start()
+
+
+def lose_data(machine: Machine, disk: DurableFiles) -> LogManager:
+    """Restart with the flushed data in files that have their last names."""
+    [before] = machine.directories
+    after = before.with_name(before.name + "+")
+    disk.restore_named(before, after)
     machine.directories = [after]
     return machine.start()
 
@@ -151,6 +160,39 @@ def test_everything_before_the_recovery_point_is_on_the_disk(
     assert {e: log.end_offset_for_epoch(e).end_offset for e in ends} == ends
 
 
+def drop_the_oldest(log: UnifiedLog) -> None:
+    log.advance_log_start_offset(7)
+    assert log.delete_old_segments(0) > 0
+
+
+def begin_at_the_leaders_start(log: UnifiedLog) -> None:
+    log.truncate_fully_and_start_at(8)
+
+
+@pytest.mark.parametrize("drop", [drop_the_oldest, begin_at_the_leaders_start])
+def test_no_segment_counts_as_missing_that_was_dropped(
+    machine: Machine, disk: DurableFiles, disk_log: UnifiedLog, drop: Callable[[UnifiedLog], None]
+):
+    fill(disk_log, 8, leader_epoch=1)
+    disk_log.flush()
+    machine.logs.checkpoint_recovery_points()
+    machine.logs.checkpoint_high_watermarks({T0: 8})
+    drop(disk_log)
+    assert log_of(lose_data(machine, disk)).log_end_offset == 8
+
+
+def test_records_appended_after_a_truncation_below_the_recovery_point_are_recovered(
+    machine: Machine, disk: DurableFiles, disk_log: UnifiedLog
+):
+    send(disk_log, *[b"1"] * 10)
+    disk_log.flush()
+    machine.logs.checkpoint_recovery_points()
+    disk_log.truncate_to(0)
+    fill(disk_log, 10, leader_epoch=1)
+    log = log_of(lose_data(machine, disk))
+    assert len(values(log)) == log.log_end_offset
+
+
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("is_shut_down", [False, True])
 def test_aborted_transactions_are_known_as_long_as_their_records(
@@ -189,7 +231,7 @@ def test_a_log_that_is_held_for_undelete_is_whole_until_it_is_used_again(
         logs = lose_power(machine, disk, dice)
         disk.note_all(*machine.directories)
         assert logs.deleted.hold(T0, TOPIC_ID)
-    log = logs.get_or_create(T0, TOPIC_ID, is_new=False, is_in_sync=True)
+    log = logs.get_or_create(T0, TOPIC_ID, is_new=False)
     assert len(values(log)) == 8
     fill(log, 1, leader_epoch=4)
     logs = lose_power(machine, disk, dice)

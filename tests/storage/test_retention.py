@@ -14,18 +14,23 @@ from regent.storage.log_manager import LogManager
 from tests.support.disk_logs import (
     BATCH_BYTES,
     T0,
+    T1,
     THREE_A_SEGMENT,
     Machine,
+    create,
     files,
     fill,
+    flip_byte,
     log_of,
     numbered,
+    segment_file,
     send,
     values,
 )
 from tests.support.record_batches import TIMESTAMP_MS
 
 DAY_MS = 24 * 60 * 60 * 1000
+MAGIC_AT = 16
 FOREVER = replace(THREE_A_SEGMENT, retention_ms=-1)
 SPANS = [SegmentSpan(10, 100, 1_000), SegmentSpan(20, 100, 2_000), SegmentSpan(30, 50, 3_000)]
 
@@ -105,6 +110,24 @@ def test_a_log_with_only_old_records_keeps_its_end_offset(
     assert disk_log.end_offset_for_epoch(3) == EpochEndOffset(3, 8)
     send(disk_log, b"0008", leader_epoch=3)
     assert values(disk_log) == numbered(8, 9)
+
+
+def test_a_log_with_a_damaged_header_stays_in_use_and_the_others_are_cleaned_up(
+    machine: Machine, logs: LogManager, disk_log: UnifiedLog, caplog: pytest.LogCaptureFixture
+):
+    fill(disk_log, 8)
+    fill(create(logs, T1), 8)
+    logs.checkpoint_high_watermarks({T0: 8, T1: 8})
+    logs.close(is_clean=True)
+    flip_byte(segment_file(disk_log.path, 3), MAGIC_AT)
+    segment_file(disk_log.path, 3, ".timeindex").unlink()
+    logs = machine.start()
+    machine.clock.now_ms += 8 * DAY_MS
+    logs.clean_up()
+    assert log_of(logs).log_end_offset == 8
+    assert log_of(logs, T1).log_start_offset == 8
+    assert machine.failed == []
+    assert "t-0: retention deletes nothing" in caplog.text
 
 
 def test_no_segment_is_deleted_before_a_high_watermark_is_known(

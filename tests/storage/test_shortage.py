@@ -11,13 +11,24 @@ from typing import TypeAlias
 
 import pytest
 
-from regent.core.errors import ShortageError
-from regent.core.model import TopicPartition
+from regent.core.errors import Errors, ShortageError
+from regent.core.model import EPOCH_DURING_DELETE, TopicPartition
+from regent.core.protocol.control import (
+    ControlHeader,
+    StopReplicaPartition,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    StopReplicaTopic,
+)
 from regent.core.replica_logs import MAX_TIMESTAMP, SeenOfCluster
+from regent.core.replication.all_partitions import FOR_NOW
+from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.replication.replica_manager import ReplicaManager
 from regent.storage.log.unified_log import NEVER_STRAY, UnifiedLog
 from regent.storage.log_manager import LogManager
 from tests.support.descriptors import SHORTAGE, no_descriptor_left
 from tests.support.disk_logs import (
+    BROKER,
     OTHER_ID,
     T0,
     T1,
@@ -29,12 +40,14 @@ from tests.support.disk_logs import (
     fill,
     log_of,
     numbered,
+    segment_file,
     values,
 )
 from tests.support.record_batches import batch
 from tests.support.transactional_batches import in_transaction
 
 _MOST_OPENS = 60
+
 COMPACTED = replace(THREE_A_SEGMENT, cleanup_policy="compact")
 Act: TypeAlias = Callable[[LogManager], None]
 
@@ -177,7 +190,7 @@ def test_a_log_that_could_not_be_created_is_created_by_the_next_attempt(
     expected: list[bytes],
 ):
     def act(logs: LogManager) -> None:
-        logs.get_or_create(name, topic_id, is_new=is_new, is_in_sync=True)
+        logs.get_or_create(name, topic_id, is_new=is_new)
 
     for machine in attempts(history, tmp_path, act):
         act(machine.logs)
@@ -244,6 +257,30 @@ def test_a_log_that_could_not_be_taken_back_is_taken_back_by_the_next_attempt(
             assert opened > 0
             return
     pytest.fail("it opens more files than expected")
+
+
+def test_a_damaged_log_whose_topic_id_cannot_be_read_is_not_deleted_for_an_earlier_topic(
+    history: Path, tmp_path: Path
+):
+    machine = copied(history, tmp_path / "one")
+    segment_file(machine.directories[0] / "t-0", 3).unlink()
+    logs = machine.start()
+    assert logs.is_damaged(T0)
+    replicas = ReplicaManager(BROKER, logs, MetadataCache())
+    replicas.broker_epoch = 7
+    rows = (StopReplicaPartition(0, EPOCH_DURING_DELETE, delete_partition=True),)
+    request = StopReplicaRequest((StopReplicaTopic("t", OTHER_ID, rows),))
+
+    def errors() -> list[Errors]:
+        response = replicas.handle(ControlHeader(BROKER, 1, 7), request, 0)
+        assert isinstance(response, StopReplicaResponse)
+        return [error.error_code for error in response.partition_errors]
+
+    with SHORTAGE.after(0, machine.directories[0]):
+        assert errors() == [FOR_NOW]
+    assert errors() == [Errors.INCONSISTENT_TOPIC_ID]
+    assert logs.is_damaged(T0)
+    machine.end()
 
 
 def test_a_log_that_cannot_be_set_aside_stays_in_use(history: Path, tmp_path: Path):

@@ -53,6 +53,7 @@ class DurableFiles:
     ) -> None:
         """Write everything to another place, but lose the unflushed ends of files.
 
+        A file of which nothing new was written is as it was flushed, also if it was overwritten.
         This is a file system that keeps the sequence of changes to names and sizes. ``is_garbled``
         files have zeros instead of the lost data: only their sizes were written.
         """
@@ -62,9 +63,21 @@ class DurableFiles:
                 data, flushed = path.read_bytes(), self._contents.get(path.stat().st_ino, b"")
                 pairs = enumerate(zip(data, flushed, strict=False))
                 kept = next((i for i, (a, b) in pairs if a != b), min(len(data), len(flushed)))
-                torn = data[: dice.randint(kept, len(data))]
-                copied = copy / path.relative_to(directory)
-                copied.write_bytes(torn.ljust(len(data), b"\0") if is_garbled else torn)
+                size = dice.randint(kept, len(data))
+                torn = data[:size].ljust(len(data) if is_garbled else 0, b"\0")
+                is_old = size == kept and kept < len(flushed)
+                (copy / path.relative_to(directory)).write_bytes(flushed if is_old else torn)
+
+    def restore_named(self, directory: Path, copy: Path) -> None:
+        """Write every name to another place, but only the flushed data.
+
+        This is a file system that keeps the sequence of changes to names, as ext4 with its journal.
+        """
+        shutil.copytree(directory, copy)
+        for path in directory.rglob("*"):
+            if path.is_file():
+                flushed = self._contents.get(path.stat().st_ino, b"")
+                (copy / path.relative_to(directory)).write_bytes(flushed)
 
     def _restore(self, inode: int, path: Path) -> None:
         if inode in self._contents:

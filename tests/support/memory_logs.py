@@ -541,12 +541,7 @@ class MemoryLogs(NotesInMemory):
         return None if log is None or log.is_offline or log.is_out_of_service else log
 
     def get_or_create(
-        self,
-        topic_partition: TopicPartition,
-        topic_id: TopicId | None,
-        *,
-        is_new: bool,
-        is_in_sync: bool = False,
+        self, topic_partition: TopicPartition, topic_id: TopicId | None, *, is_new: bool
     ) -> MemoryLog:
         """Return the log, or a new one unless it may exist in a failed directory."""
         log = self._logs.get(topic_partition)
@@ -555,7 +550,7 @@ class MemoryLogs(NotesInMemory):
         if log is None:
             former = self.deleted.take(topic_partition, topic_id, is_new=is_new)
             log = former or self.make_log(topic_partition, topic_id)
-            log.lacks_records |= former is None and is_in_sync and not is_new
+            log.lacks_records |= former is None and not is_new
             self._logs[topic_partition] = log
             self._removed.discard(topic_partition)
             self.suspect_changes += not self.knows_all
@@ -584,6 +579,11 @@ class MemoryLogs(NotesInMemory):
         if is_damaged or not self.is_offline(topic_partition):
             self._remove(topic_partition)
         self.suspect |= stays
+
+    def mark_whole(self, topic_partition: TopicPartition) -> None:
+        """Note that a log has every record."""
+        if topic_partition in self._logs:
+            self._logs[topic_partition].lacks_records = False
 
     def mark_damaged(self, topic_partition: TopicPartition, reason: str) -> None:
         """Take a log out of service."""

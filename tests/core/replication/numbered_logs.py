@@ -88,6 +88,9 @@ class NumberedLogs(NotesInMemory):
     def save_suspects(self) -> None:
         """Do nothing."""
 
+    def mark_whole(self, topic_partition: TopicPartition) -> None:
+        """Do nothing: no deleted log comes back."""
+
     def hosted(self) -> Mapping[TopicPartition, TopicId | None]:
         """Return every log and the topic id it was created for."""
         return {topic_partition: log.topic_id for topic_partition, log in self._logs.items()}
@@ -97,12 +100,7 @@ class NumberedLogs(NotesInMemory):
         return None if topic_partition in self.offline else self._logs.get(topic_partition)
 
     def get_or_create(
-        self,
-        topic_partition: TopicPartition,
-        topic_id: TopicId | None,
-        *,
-        is_new: bool,
-        is_in_sync: bool = False,
+        self, topic_partition: TopicPartition, topic_id: TopicId | None, *, is_new: bool
     ) -> PartitionLog:
         """Raise if the log may be in a failed directory, unless it is new."""
         if topic_partition in self.failing and not is_new:

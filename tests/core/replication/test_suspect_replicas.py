@@ -15,13 +15,16 @@ from regent.core.protocol.control import (
     StopReplicaPartition,
     StopReplicaRequest,
     StopReplicaTopic,
+    UpdateMetadataPartition,
+    UpdateMetadataRequest,
+    UpdateMetadataTopic,
 )
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.partition import Role
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.core.replication.suspect_replicas import SuspectTracker
 from tests.core.replication.record_stage import RecordBroker
-from tests.core.replication.stage import T0, stop_replica
+from tests.core.replication.stage import T0, A, stop_replica
 from tests.support.memory_logs import MemoryLogs
 
 ME, OTHER = 2, 3
@@ -116,6 +119,27 @@ def test_a_suspect_replica_of_a_deleted_topic_does_not_make_its_successor_suspec
     assert logs.suspect == {NAME}, "a log is missing and is not new"
     apply("present", row(OTHER, BOTH, 2))
     assert not logs.suspect, "it is in sync again"
+
+
+@pytest.mark.parametrize(
+    ("later_isr", "is_whole"), [(BOTH, True), ((OTHER,), False)], ids=["in the ISR", "outside"]
+)
+def test_a_log_created_outside_the_isr_comes_back_with_its_topic_if_it_was_in_a_later_isr(
+    later_isr: tuple[int, ...], *, is_whole: bool
+) -> None:
+    """With the defect, simulation seed 8000036: an empty log led in the place of a damaged one."""
+    logs = MemoryLogs()
+    manager = ReplicaManager(ME, logs, MetadataCache())
+    manager.broker_epoch = 7
+    header = ControlHeader(OTHER, 1, 7)
+    topics = (LeaderAndIsrTopic("t", A, (row(OTHER, (OTHER,), 1),)),)
+    full = LeaderAndIsrRequest(LeaderAndIsrType.FULL, topics, ())
+    manager.handle(header, full, 0)
+    known = UpdateMetadataPartition(0, 1, OTHER, 1, later_isr, 2, BOTH, ())
+    metadata = UpdateMetadataRequest((UpdateMetadataTopic("t", A, (known,)),), ())
+    manager.handle(header, metadata, 0)
+    manager.handle(header, stop_replica(T0, EPOCH_DURING_DELETE, delete=True), 0)
+    assert logs.deleted.hold(T0, A) is is_whole
 
 
 def restarted(*values: bytes, last_epoch: int) -> RecordBroker:

@@ -71,7 +71,7 @@ def test_the_log_of_a_deleted_topic_is_used_again_if_the_topic_returns(
         host.crash()
         assert host.logs.deleted.hold(T0, A)
     assert dict(host.logs.hosted()) == {}
-    again = host.logs.get_or_create(T0, A, is_new=False, is_in_sync=True)
+    again = host.logs.get_or_create(T0, A, is_new=False)
     assert values(again) == [b"a"]
     assert (again.stray_high_watermark >= 0) == is_held, "another topic may have its id"
 
@@ -80,9 +80,14 @@ def test_a_log_that_lacks_records_is_not_held(host: Host, log: PartitionLog):
     append(log, b"a")
     host.logs.delete(T0)
     assert not host.logs.deleted.hold(T0, A), "the topic was not deleted"
-    host.logs.get_or_create(T0, A, is_new=False, is_in_sync=True)
+    host.logs.get_or_create(T0, A, is_new=False)
     host.logs.delete(T0, deleted_topic=A)
-    assert not host.logs.deleted.hold(T0, A), "it was in sync, and its log was gone"
+    assert not host.logs.deleted.hold(T0, A), "its replica had a log, which was gone"
+    host.logs.mark_whole(T0)
+    host.logs.get_or_create(T0, A, is_new=False)
+    host.logs.mark_whole(T0)
+    host.logs.delete(T0, deleted_topic=A)
+    assert host.logs.deleted.hold(T0, A)
 
 
 def test_a_new_topic_gets_no_deleted_log(host: Host, log: PartitionLog):
