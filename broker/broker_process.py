@@ -122,6 +122,8 @@ class BrokerProcess(ControllerListener):
         self._authorizer = BrokerAuthorizer(settings.authorizer)
         self._status = BrokerStatus()
         self._undo = ExitStack()
+        self._leave = ExitStack()  # ends the session
+        self._is_let_go = False  # by the controller, which has moved the leaderships
         self._stop_requested = threading.Event()
         self._at_once = threading.Event()
         self._shutdown_replies: list[Reply] = []
@@ -156,6 +158,8 @@ class BrokerProcess(ControllerListener):
     def _start(self) -> BrokerAddress:
         broker_id, config = self._options.broker_id, self._settings.broker
         self._status.become(BrokerState.STARTING)
+        # The session ends last, as Kafka's: who stops a broker waits for it, to start it again.
+        self._undo.callback(self._leave.close)
         self._storage = BrokerStorage(broker_id, self._settings, self._options.data_dir)
         self._storage.open()
         self._undo.callback(self._storage.close)
@@ -347,7 +351,7 @@ class BrokerProcess(ControllerListener):
         self._info = info
         self._guardian = Guardian(self._options.zookeeper)
         self._guardian.start()
-        self._undo.callback(self._guardian.dismiss)
+        self._leave.callback(self._guardian.dismiss)
         timeout_ms = self._settings.zookeeper.session_timeout_ms
         self._keeper = SessionKeeper(
             self._options.zookeeper,
@@ -393,8 +397,8 @@ class BrokerProcess(ControllerListener):
 
     def _start_controller(self, info: BrokerInfo, store: ZkControllerStore) -> None:
         self._end.follow(self._keeper)
-        # The session ends last, because the controller then treats this broker as failed.
-        self._undo.callback(self._keeper.close, _SESSION_CLOSE_TIMEOUT_S)
+        self._leave.callback(self._keeper.close, _SESSION_CLOSE_TIMEOUT_S)
+        self._undo.callback(self._leave_unless_let_go)
         controller = Controller(
             info,
             store,
@@ -565,16 +569,21 @@ class BrokerProcess(ControllerListener):
         while not self._stop_requested.wait(60):
             pass
 
+    def _leave_unless_let_go(self) -> None:
+        """End the session before the logs are closed: others are elected in our place only then."""
+        if not self._is_let_go:
+            self._leave.close()
+
     def shut_down(self) -> tuple[TopicPartition, ...]:
         """Do a controlled shutdown, then stop everything; return partitions without a new leader.
 
         If the broker stops by itself, raise the reason, a ``RegentError``, at the end.
         """
         self._status.become(BrokerState.PENDING_CONTROLLED_SHUTDOWN)
-        remaining: tuple[TopicPartition, ...] = ()
+        handed_over = None
         if not self._at_once.is_set():
             self._replica_manager.begin_shutdown()
-            remaining = hand_over(
+            handed_over = hand_over(
                 lambda: ControlledShutdownRequest(self._options.broker_id, self._broker_epoch),
                 lambda: self._cache.snapshot,
                 self._controller.ref,
@@ -584,6 +593,7 @@ class BrokerProcess(ControllerListener):
                 self._at_once,
                 lambda: self._keeper.state is ConnectionState.CONNECTED,
             )
+        self._is_let_go, remaining = handed_over is not None, handed_over or ()
         for reply in self._shutdown_replies:
             reply.set(ShutdownBrokerResponse(Errors.NONE, remaining))
         self._status.become(BrokerState.BROKER_SHUTTING_DOWN)

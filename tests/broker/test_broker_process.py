@@ -30,7 +30,7 @@ from regent.transport.control.sockets import new_context
 from regent.zk.client.operations import Create
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.stores.broker_ends import read_ends
-from regent.zk.znodes import BrokerIdZNode
+from regent.zk.znodes import BrokerIdZNode, ControllerZNode
 from tests.support.connected_sessions import Session
 from tests.support.followed_configs import reconfigurables
 from tests.support.free_ports import free_ports, on_free_ports
@@ -144,3 +144,38 @@ def test_a_broker_ends_when_a_thread_that_lets_others_in_has_died(
         assert f"the thread {name} has ended" in read_ends(reader)[BROKER].reason
     finally:
         reader.close()
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_broker_leaves_zookeeper_after_its_logs_if_the_controller_let_it_go(
+    zookeeper_address: str, tmp_path: Path, *, at_once: bool
+) -> None:
+    """Who stops a broker waits until it is not registered: then its folder can be used again.
+
+    The controller is another one before that. If none moved the leaderships, the end of the session
+    does, and comes first.
+    """
+    process = BrokerProcess(
+        BrokerOptions(BROKER, zookeeper_address, tmp_path), on_free_ports(Settings())
+    )
+    reader = ZooKeeperClient(zookeeper_address, 6_000, on_watch=lambda _: None)
+    reader.start(scaled(10))
+    paths = BrokerIdZNode.path(BROKER), ControllerZNode.PATH
+    found: list[tuple[bool, ...]] = []
+
+    def look() -> None:
+        found.append(tuple(node is not None for node in reader.get_many(paths)))
+
+    process.start()
+    try:
+        eventually(lambda: process._cache.snapshot.controller_id == BROKER, "it is the controller")
+        look()
+        process._storage._undo.callback(look)  # runs as the first step of the close
+        process._undo.callback(look)  # nothing has been stopped
+    finally:
+        process.request_stop(at_once=at_once)
+        process.shut_down()
+    look()
+    reader.close()
+    assert found == [(True, True), (True, True), (not at_once, False), (False, False)]
+    assert list(tmp_path.rglob(".kafka_cleanshutdown"))
