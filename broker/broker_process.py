@@ -123,7 +123,6 @@ class BrokerProcess(ControllerListener):
         self._status = BrokerStatus()
         self._undo = ExitStack()
         self._leave = ExitStack()  # ends the session
-        self._is_let_go = False  # by the controller, which has moved the leaderships
         self._stop_requested = threading.Event()
         self._at_once = threading.Event()
         self._shutdown_replies: list[Reply] = []
@@ -158,8 +157,7 @@ class BrokerProcess(ControllerListener):
     def _start(self) -> BrokerAddress:
         broker_id, config = self._options.broker_id, self._settings.broker
         self._status.become(BrokerState.STARTING)
-        # The session ends last, as Kafka's: who stops a broker waits for it, to start it again.
-        self._undo.callback(self._leave.close)
+        self._undo.callback(self._leave.close)  # last, as in Kafka: then the folder is free
         self._storage = BrokerStorage(broker_id, self._settings, self._options.data_dir)
         self._storage.open()
         self._undo.callback(self._storage.close)
@@ -398,10 +396,9 @@ class BrokerProcess(ControllerListener):
     def _start_controller(self, info: BrokerInfo, store: ZkControllerStore) -> None:
         self._end.follow(self._keeper)
         self._leave.callback(self._keeper.close, _SESSION_CLOSE_TIMEOUT_S)
-        self._undo.callback(self._leave_unless_let_go)
+        self._undo.callback(lambda: self._leave.close() if self._at_once.is_set() else None)
         controller = Controller(
-            info,
-            store,
+            *(info, store),
             RandomTopicIds(self._cache, self._storage.logs),
             controller_settings(self._settings),
             accepted_epoch=lambda: self._replica_manager.controller_epoch,
@@ -569,21 +566,16 @@ class BrokerProcess(ControllerListener):
         while not self._stop_requested.wait(60):
             pass
 
-    def _leave_unless_let_go(self) -> None:
-        """End the session before the logs are closed: others are elected in our place only then."""
-        if not self._is_let_go:
-            self._leave.close()
-
     def shut_down(self) -> tuple[TopicPartition, ...]:
         """Do a controlled shutdown, then stop everything; return partitions without a new leader.
 
         If the broker stops by itself, raise the reason, a ``RegentError``, at the end.
         """
         self._status.become(BrokerState.PENDING_CONTROLLED_SHUTDOWN)
-        handed_over = None
+        remaining: tuple[TopicPartition, ...] | None = None
         if not self._at_once.is_set():
             self._replica_manager.begin_shutdown()
-            handed_over = hand_over(
+            remaining = hand_over(
                 lambda: ControlledShutdownRequest(self._options.broker_id, self._broker_epoch),
                 lambda: self._cache.snapshot,
                 self._controller.ref,
@@ -593,7 +585,9 @@ class BrokerProcess(ControllerListener):
                 self._at_once,
                 lambda: self._keeper.state is ConnectionState.CONNECTED,
             )
-        self._is_let_go, remaining = handed_over is not None, handed_over or ()
+        if remaining is None:
+            remaining = ()
+            self._at_once.set()  # others lead only when the session has ended
         for reply in self._shutdown_replies:
             reply.set(ShutdownBrokerResponse(Errors.NONE, remaining))
         self._status.become(BrokerState.BROKER_SHUTTING_DOWN)
