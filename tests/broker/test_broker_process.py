@@ -28,6 +28,7 @@ from regent.transport.control.client import RequestClient, RequestFailedError
 from regent.transport.control.key_files import BROKER_SECRET, secret_at
 from regent.transport.control.sockets import new_context
 from regent.zk.client.operations import Create
+from regent.zk.client.orphaned_session import close_session
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.stores.broker_ends import read_ends
 from regent.zk.znodes import BrokerIdZNode, ControllerZNode
@@ -179,3 +180,33 @@ def test_a_broker_leaves_zookeeper_after_its_logs_if_the_controller_let_it_go(
     reader.close()
     assert found == [(True, True), (True, True), (not at_once, False), (False, False)]
     assert list(tmp_path.rglob(".kafka_cleanshutdown"))
+
+
+def test_a_process_registers_with_one_time_in_all_its_sessions(
+    zookeeper_address: str, tmp_path: Path
+) -> None:
+    """`restart` tells a broker that has restarted from one in another session by this time."""
+    process = BrokerProcess(
+        BrokerOptions(BROKER, zookeeper_address, tmp_path), on_free_ports(Settings())
+    )
+    reader = ZooKeeperClient(zookeeper_address, 6_000, on_watch=lambda _: None)
+    reader.start(scaled(10))
+    path = BrokerIdZNode.path(BROKER)
+
+    def registered() -> tuple[int, str] | None:
+        (node,) = reader.get_many([path])
+        return None if node is None else (node.stat.czxid, json.loads(node.data)["timestamp"])
+
+    process.start()
+    try:
+        first = registered()
+        assert first is not None
+        close_session(zookeeper_address, process._keeper.client.credentials, scaled(10))
+        eventually(lambda: registered() not in (None, first), "it is registered in another session")
+        again = registered()
+        assert again is not None
+        assert (again[0] > first[0], again[1]) == (True, first[1])
+    finally:
+        process.request_stop(at_once=True)
+        process.shut_down()
+        reader.close()
