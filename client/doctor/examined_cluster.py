@@ -194,14 +194,16 @@ def _read_zookeeper(cluster: Cluster, examined: ExaminedCluster) -> Iterator[Fin
 def _read_served(cluster: Cluster, examined: ExaminedCluster) -> Iterator[Finding]:
     try:
         with cluster.admin(limit_s=_TREE_LIMIT_S) as admin:
-            supervised = {} if examined.file is None else examined.file.brokers
-            examined.served = read_served(admin, examined.settings, supervised)
+            local = examined.data_dir, examined.file
+            examined.served = read_served(admin, examined.settings, *local)
     except RegentError as error:
         yield _away("zookeeper", f"{error}; not examined: partitions and topics")
 
 
 def _read_registrations(admin: ZkAdminStore, examined: ExaminedCluster) -> Iterator[Finding]:
-    found = admin.read_brokers()
+    examined.registrations, found = {}, {}
+    with suppress(BadDataError):  # it is said with what cannot be read of topics
+        found = admin.read_brokers()
     examined.registrations = {
         broker_id: registration.info
         for broker_id, registration in found.items()

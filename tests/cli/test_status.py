@@ -37,6 +37,13 @@ from tests.support.fake_zookeeper import FakeZooKeeper
 T0 = TopicPartition("t", 0)
 ON_BOTH = {0: ReplicaAssignment((0, 1))}
 IN_SYNC = {0: LeaderAndIsr(0, (0, 1))}
+LEADERLESS = "without a leader"
+OWN_WORDS_OF_DOCTOR = {
+    "not registered": ("not registered", "does not run"),
+    LEADERLESS: (LEADERLESS,),
+    "under-replicated": ("under-replicated", "fewer replicas in sync", LEADERLESS),
+}
+"""What ``doctor`` says of a reason of ``status`` that has these words."""
 KRAFT = b'{"version":2,"brokerid":3000,"timestamp":"0","kraftControllerEpoch":5}'
 
 
@@ -51,10 +58,17 @@ def healthy(cluster: FakeCluster) -> FakeCluster:
 
 
 def reasons(cluster: FakeCluster, *arguments: str) -> list[str]:
+    """Return why a cluster is unhealthy; check that ``doctor`` has a problem for it, too."""
     status = cluster.json("status", *arguments, exit_code=1)
     assert status["healthy"] is False
     found = status["reasons"]
     assert isinstance(found, list)
+    diagnosed = cluster.json("doctor", "--watch-groups", "0", *arguments, exit_code=2)
+    said = [row["message"] for row in diagnosed if row["severity"] != "ok"]
+    for reason in found:
+        of_status = next((words for words in OWN_WORDS_OF_DOCTOR if words in reason), "")
+        words = OWN_WORDS_OF_DOCTOR.get(of_status, ()) or (reason,)
+        assert any(each in message for each in words for message in said), (reason, said)
     return found
 
 
@@ -308,7 +322,7 @@ def test_a_broker_that_leaves_requests_unanswered_is_a_reason(healthy: FakeClust
 def test_a_controller_that_does_not_answer_is_a_reason(
     healthy: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("regent.cli.status._CONTROLLER_LIMIT_S", 0.05)
+    monkeypatch.setattr("regent.client.health._CONTROLLER_LIMIT_S", 0.05)
     healthy.answers[DescribeControllerRequest] = lambda _: None
 
     status = healthy.json("status", exit_code=1)

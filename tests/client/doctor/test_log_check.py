@@ -68,7 +68,7 @@ def test_logs_of_unknown_topics_and_of_other_brokers_are_named(
         return {1: [directory(*logs)]}
 
     monkeypatch.setattr(served_cluster, "read_log_dirs", read_log_dirs)
-    served = read_served(ZkAdminStore(FakeZooKeeper(world.zookeeper)), {}, {})
+    served = read_served(ZkAdminStore(FakeZooKeeper(world.zookeeper)), {})
     (finding,) = found(served)
     assert finding.message == (
         "broker 1 serves 2 logs of partitions that are not assigned to it (moved-0, unknown-0;"
