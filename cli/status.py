@@ -142,17 +142,14 @@ def _examine_cluster(
     admin: ZkAdminStore, data_dir: Path | None, file: ClusterFile | None, health: Health
 ) -> None:
     troubles = Troubles(health.reasons, health.warnings)
-    health.reasons += admin.read_denied()
-    controller, described = None, None
-    with troubles.bad_data_is_a_reason():
-        controller = troubles.find_controller(admin)
+    controller, described = troubles.find_controller(admin, data_dir), None
     with troubles.bad_data_is_a_reason():
         _show_brokers(admin, controller, health)
         described = _ask_controller(admin, troubles, health)
     found = Topics({}, (), ())
     with troubles.bad_data_is_a_reason():
         found = _examine_partitions(admin, described, health)
-    troubles.examine(admin, data_dir, found, described)
+    troubles.examine(admin, found, described)
     partitions = found.partitions
     with troubles.bad_data_is_a_reason():
         assigned = {replica for p in partitions for replica in p.assignment.replicas}

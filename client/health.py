@@ -73,16 +73,32 @@ class Troubles:
         try:
             yield
         except BadDataError as error:
-            if str(error) not in self.reasons:
-                self.reasons.append(str(error))
+            self._note(error)
+
+    def _note(self, unreadable: BadDataError) -> None:
+        if str(unreadable) not in self.reasons:
+            self.reasons.append(str(unreadable))
 
     # --- the controller ---
 
-    def find_controller(self, admin: ZkAdminStore) -> ActiveController | None:
+    def find_controller(
+        self, admin: ZkAdminStore, data_dir: Path | None
+    ) -> ActiveController | None:
         """Return the controller; None if there is none, or no broker rules the cluster.
 
-        Raises ``BadDataError``.
+        Before, examine whether ZooKeeper may be read, and has the data of the local cluster in
+        ``data_dir``.
         """
+        self.reasons += admin.read_denied()
+        with self.bad_data_is_a_reason():
+            self.reasons += _replaced_data(admin, data_dir)
+        try:
+            return self._controller(admin)
+        except BadDataError as error:
+            self._note(error)
+            return None
+
+    def _controller(self, admin: ZkAdminStore) -> ActiveController | None:
         controller = admin.read_controller()
         if controller is None:
             self.reasons += ["there is no controller", *_why_no_broker_is_elected(admin)]
@@ -146,13 +162,10 @@ class Troubles:
     def examine(
         self,
         admin: ZkAdminStore,
-        data_dir: Path | None,
         found: Topics,
         described: DescribeControllerResponse | None,
     ) -> None:
-        """Examine all but the controller and its brokers; ``data_dir`` is of a local cluster."""
-        with self.bad_data_is_a_reason():
-            self.reasons += _replaced_data(admin, data_dir)
+        """Examine all but the controller and its brokers."""
         with self.bad_data_is_a_reason():
             self._examine_failures(admin)
         with self.bad_data_is_a_reason():

@@ -85,33 +85,27 @@ class ServedCluster:
 def read_served(
     admin: ZkAdminStore,
     settings: Mapping[BrokerId, Mapping[str, str]],
+    troubles: Troubles,
     data_dir: Path | None = None,
     file: ClusterFile | None = None,
 ) -> ServedCluster:
-    """Read what a cluster serves; ``data_dir`` and ``file`` are of a local one.
+    """Read what a cluster serves, and its troubles; ``data_dir`` and ``file`` are of a local one.
 
-    Raises ``BadDataError``.
+    Raises ``BadDataError``; ``troubles`` then has what was found before.
     """
     supervised = {} if file is None else file.brokers
-    troubles = Troubles(admin.read_denied())
-    live: Mapping[BrokerId, BrokerRegistration] = {}
-    with troubles.bad_data_is_a_reason():
-        live = read_live_brokers(admin)
-    names: Sequence[str] = ()
-    with troubles.bad_data_is_a_reason():
-        names = admin.topics.read_topic_names()
+    controller, answer = troubles.find_controller(admin, data_dir), None
+    troubles.examine_placement(file)
+    live = read_live_brokers(admin)
+    names = admin.topics.read_topic_names()
     deleted = admin.topics.read_topics_being_deleted().intersection(names)
     found = read_partitions(admin, [name for name in names if name not in deleted])
     configs = admin.configs.read_topic_configs(names)
-    controller = answer = None
-    with troubles.bad_data_is_a_reason():
-        controller = troubles.find_controller(admin)
     rules = None if controller is None else live.get(controller.broker_id)
     if rules is not None and not rules.info.is_of_kafka:
         with ControllerRef(admin.read_controller_endpoint, client_id=_CLIENT_ID) as ref:
             answer = troubles.ask_controller(ref)
-    troubles.examine(admin, data_dir, found, answer)
-    troubles.examine_placement(file)
+    troubles.examine(admin, found, answer)
     troubles.warnings += warnings_of_kafka(registration.info for registration in live.values())
     defaults = [int(rows.get(_MIN_INSYNC, "1")) for rows in settings.values()]
     moving = [p.topic_partition for p in found.partitions if p.assignment.is_being_reassigned]

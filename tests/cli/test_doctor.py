@@ -292,6 +292,7 @@ def test_files_and_keys_of_a_folder_are_examined_without_a_cluster_on_this_machi
     assert [(finding["check"], finding["severity"]) for finding in found] == [
         ("cluster", "problem"),  # it does not tell its settings
         ("listeners", "ok"),
+        ("listeners", "ok"),
         ("zookeeper", "ok"),
         ("files", "problem"),
         ("keys", "ok"),

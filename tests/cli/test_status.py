@@ -11,6 +11,7 @@ import pytest
 
 from regent.cluster.cluster_file import ClusterFile, PlacementEntry
 from regent.config.cluster_location import CLUSTER_FILE
+from regent.core.controller.quarantine import FAILURES_TO_QUARANTINE
 from regent.core.errors import Errors
 from regent.core.model import (
     NO_CONTROLLER_EPOCH_LEFT,
@@ -18,6 +19,7 @@ from regent.core.model import (
     ReplicaAssignment,
     TopicPartition,
 )
+from regent.core.ports import ControllerFailure
 from regent.core.protocol.broker import DescribeMetadataRequest, DescribeMetadataResponse
 from regent.core.protocol.controller import (
     DepartedBroker,
@@ -30,7 +32,12 @@ from regent.core.replica_logs import SeenOfCluster
 from regent.storage.log_directory import LogDirectory
 from regent.zk.codecs.broker_znodes import BrokerEnd
 from regent.zk.stores.broker_ends import note_end
-from regent.zk.znodes import ClusterIdZNode, ConfigEntityZNode, TopicPartitionStateZNode
+from regent.zk.znodes import (
+    ClusterIdZNode,
+    ConfigEntityZNode,
+    ControllerFailuresZNode,
+    TopicPartitionStateZNode,
+)
 from tests.support.fake_cluster import ADDRESS, FakeCluster, failing, write_cluster_file
 from tests.support.fake_zookeeper import FakeZooKeeper
 
@@ -493,6 +500,24 @@ def test_settings_that_cannot_be_used_are_warnings(healthy: FakeCluster) -> None
         "bogus",
     ]
     assert all(warning.endswith("; it is ignored") for warning in warnings)
+
+
+def test_quarantined_events_and_unusable_settings_are_said_by_both_commands(
+    healthy: FakeCluster,
+) -> None:
+    failures = [
+        ControllerFailure("topic t", "TopicDeletion", "boom", FAILURES_TO_QUARANTINE, 1, 5),
+        ControllerFailure("topic u", "TopicChange", "boom", 1, 1, 5),
+    ]
+    healthy.put(ControllerFailuresZNode.PATH, ControllerFailuresZNode.encode(failures))
+    healthy.put("/config/topics/t", b"{")
+    healthy.put("/config/brokers/0", b"{")
+    healthy.put("/migration", b'{"version":0,"kraft_controller_id":3000}')
+    (reason,) = reasons(healthy)
+    assert reason.startswith("topic t is quarantined because it ended")
+    warnings = healthy.json("status", exit_code=1)["warnings"]
+    found = {row["message"] for row in healthy.json("doctor", exit_code=2)}
+    assert len(set(warnings) & found) == 4, (warnings, found)
 
 
 def test_unreadable_dynamic_settings_are_warnings(
