@@ -133,6 +133,7 @@ class ControllerEventManager(RegentActor):
         self._scheduler = scheduler
         self._journal = journal
         self._listener = listener
+        self._may_announce = may_announce
         self._request_ids = count(1)
         self._replies: dict[RequestId, Reply] = {}
         self.stats = EventManagerStats()
@@ -212,8 +213,10 @@ class ControllerEventManager(RegentActor):
             self._tell_later(events.Reelect())
 
     def on_stop(self) -> None:
-        """Resign in memory; the end of the session deletes /controller."""
+        """Resign, and let others stand for election: this session may end much later."""
         try:
+            if self._may_announce():
+                self.controller.give_up()
             self._resign_in_memory()
             self._publish()
         finally:

@@ -123,6 +123,7 @@ class BrokerProcess(ControllerListener):
         self._authorizer = BrokerAuthorizer(settings.authorizer)
         self._status = BrokerStatus()
         self._undo = ExitStack()
+        self._leave = ExitStack()  # ends the session
         self._stop_requested = threading.Event()
         self._in_some_session = InSomeSession(settings, self._stop_requested)
         self._at_once = threading.Event()
@@ -160,6 +161,7 @@ class BrokerProcess(ControllerListener):
     def _start(self) -> BrokerAddress:
         broker_id, config = self._options.broker_id, self._settings.broker
         self._status.become(BrokerState.STARTING)
+        self._undo.callback(self._leave.close)  # last, as in Kafka: then the folder is free
         self._storage = BrokerStorage(broker_id, self._settings, self._options.data_dir)
         self._storage.open()
         self._undo.callback(self._storage.close)
@@ -352,7 +354,7 @@ class BrokerProcess(ControllerListener):
         self._info = info
         self._guardian = Guardian(self._options.zookeeper)
         self._guardian.start()
-        self._undo.callback(self._guardian.dismiss)
+        self._leave.callback(self._guardian.dismiss)
         timeout_ms = self._settings.zookeeper.session_timeout_ms
         self._keeper = SessionKeeper(
             self._options.zookeeper,
@@ -399,11 +401,10 @@ class BrokerProcess(ControllerListener):
 
     def _start_controller(self, info: BrokerInfo, store: ZkControllerStore) -> None:
         self._end.follow(self._keeper)
-        # The session ends last, because the controller then treats this broker as failed.
-        self._undo.callback(self._keeper.close, _SESSION_CLOSE_TIMEOUT_S)
+        self._leave.callback(self._keeper.close, _SESSION_CLOSE_TIMEOUT_S)
+        self._undo.callback(lambda: self._leave.close() if self._at_once.is_set() else None)
         controller = Controller(
-            info,
-            store,
+            *(info, store),
             RandomTopicIds(self._cache, self._storage.logs),
             controller_settings(self._settings),
             accepted_epoch=lambda: self._replica_manager.controller_epoch,
@@ -575,7 +576,7 @@ class BrokerProcess(ControllerListener):
         If the broker stops by itself, raise the reason, a ``RegentError``, at the end.
         """
         self._status.become(BrokerState.PENDING_CONTROLLED_SHUTDOWN)
-        remaining: tuple[TopicPartition, ...] = ()
+        remaining: tuple[TopicPartition, ...] | None = None
         if not self._at_once.is_set():
             self._replica_manager.begin_shutdown()
             remaining = hand_over(
@@ -588,6 +589,9 @@ class BrokerProcess(ControllerListener):
                 self._at_once,
                 lambda: self._keeper.state is ConnectionState.CONNECTED,
             )
+        if remaining is None:
+            remaining = ()
+            self._at_once.set()  # others lead only when the session has ended
         for reply in self._shutdown_replies:
             reply.set(ShutdownBrokerResponse(Errors.NONE, remaining))
         self._status.become(BrokerState.BROKER_SHUTTING_DOWN)

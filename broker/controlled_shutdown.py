@@ -65,10 +65,11 @@ def hand_over(
     config: BrokerConfig,
     abort: threading.Event,
     is_connected: Callable[[], bool],
-) -> tuple[TopicPartition, ...]:
+) -> tuple[TopicPartition, ...] | None:
     """Find the active controller and ask it to move all leaderships away.
 
-    ``is_connected`` returns whether ZooKeeper answers this broker.
+    ``is_connected`` returns whether ZooKeeper answers this broker. Returns what
+    ``ask_for_controlled_shutdown`` does.
     """
     broker_id = request().broker_id
     with ExitStack() as refs:
@@ -106,14 +107,14 @@ def ask_for_controlled_shutdown(
     settings: ControlledShutdownSettings,
     abort: threading.Event,
     is_connected: Callable[[], bool],
-) -> tuple[TopicPartition, ...]:
+) -> tuple[TopicPartition, ...] | None:
     """Ask the controller to move all leaderships away; return the partitions that remain.
 
-    Gives up after ``max_retries`` attempts, when ``abort`` is set, or when ZooKeeper, which every
-    election needs, is unreachable. The caller stops anyway. ``request`` is called for each attempt,
-    because the broker epoch may have changed.
+    None: no controller has done so. Gives up after ``max_retries`` attempts, when ``abort`` is set,
+    or when ZooKeeper, which every election needs, is unreachable. The caller stops anyway.
+    ``request`` is called for each attempt, because the broker epoch may have changed.
     """
-    remaining: tuple[TopicPartition, ...] = ()
+    remaining = None
     for attempt in range(settings.max_retries):
         if attempt and abort.wait(settings.retry_backoff_s):
             break
@@ -122,7 +123,7 @@ def ask_for_controlled_shutdown(
             break
         message, cluster = request(), snapshot()
         if not cluster.brokers:
-            break  # no controller has sent this broker a request: it leads nothing
+            return ()  # no controller has sent this broker a request: it leads nothing
         response = _ask(find_controller(cluster), message, settings.timeout_s)
         if response is None:
             continue

@@ -284,15 +284,13 @@ def _ask_to_shut_down(
 def _await_departure(
     admin: ZkAdminStore, registration: BrokerRegistration, deadline: float
 ) -> None:
-    """Wait until this incarnation of a broker is no longer registered."""
+    """Wait until this process of a broker is no longer registered, also in no other session."""
     broker_id = registration.info.broker_id
     while True:
         current = admin.read_broker(broker_id)
         if current is None:
             return
-        if isinstance(current, BrokerRegistration) and (
-            current.broker_epoch != registration.broker_epoch
-        ):
+        if isinstance(current, BrokerRegistration) and not current.is_same_process(registration):
             return
         if time.monotonic() >= deadline:
             raise BrokerError(f"broker {broker_id} is still registered; it may still be stopping")

@@ -9,9 +9,7 @@ from typing import Any, Final
 
 import click
 
-from regent.cluster.cluster_file import PlacementEntry
 from regent.core.protocol.messages.topics import PlacementOptions
-from regent.core.protocol.placement import PlacementStatusRequest, PlacementStatusResponse
 from regent.jobs.options import strategy_options, with_options
 
 PLACEMENT_TIMEOUT_MS: Final = 60_000
@@ -51,18 +49,3 @@ def placement_options(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(*args, placement=options, **kwargs)
 
     return with_placement
-
-
-def placement_status(service: PlacementEntry, *, timeout_s: float) -> tuple[str, str] | None:
-    """Return the state of the service and a message; None when it does not answer."""
-    from regent.cli.remote_actors import actor_at
-    from regent.transport.control.client import RequestError
-    from regent.transport.control.remote_ref import ask
-
-    try:
-        with actor_at(service.endpoint) as actor:
-            request = PlacementStatusRequest()
-            status = ask(actor, request, PlacementStatusResponse, timeout_s=timeout_s)
-            return status.state, status.message
-    except RequestError:
-        return None

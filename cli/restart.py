@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Final
 
 import click
@@ -30,6 +31,7 @@ from regent.zk.stores.admin_store import ZkAdminStore
 _NAMED: Final = 3
 _LONGEST_PAUSE_S: Final = 2.0  # a look reads the states of all partitions
 _START_AGAIN_S: Final = 30.0
+_TIME: Final = "%Y-%m-%dT%H:%M:%S.%fZ"
 
 
 class RestartError(RegentError):
@@ -40,7 +42,7 @@ class RestartError(RegentError):
     epilog=examples(
         "restart --rolling",
         "restart --rolling --zookeeper zk1:2181 --start 'ssh broker-{id} systemctl start regent'",
-        "restart --rolling --after 4711",
+        "restart --rolling --after 2026-05-04T03:02:01.000Z",
     )
 )
 @click.argument(
@@ -61,10 +63,10 @@ class RestartError(RegentError):
 )
 @click.option(
     "--after",
-    type=click.IntRange(min=0),
-    metavar="EPOCH",
-    help="Go on: brokers that do not run are started, and those with a later broker epoch are done."
-    " The error of the command that stopped names it.",
+    type=click.DateTime([_TIME]),
+    metavar="TIME",
+    help="Go on: brokers that do not run are started, and those whose processes say that they have"
+    " started later are done. The error of the command that stopped names it.",
 )
 @click.option(
     "--timeout-ms",
@@ -80,7 +82,7 @@ def restart(
     broker_ids: tuple[BrokerId, ...],
     rolling: bool,
     start_command: str | None,
-    after: int | None,
+    after: datetime | None,
     timeout_ms: int,
 ) -> None:
     """Restart all brokers, or some, one after the other, while the cluster serves.
@@ -93,16 +95,19 @@ def restart(
         raise click.UsageError("brokers are restarted one after the other only: give --rolling")
     with Waiting() as waiting, cluster.admin() as admin:
         live = read_live_brokers(admin)
-        epoch = max((r.broker_epoch for r in live.values()), default=0) if after is None else after
+        newest_ms = max((r.info.timestamp_ms for r in live.values()), default=0)
+        if after is not None:
+            newest_ms = round(after.replace(tzinfo=UTC).timestamp() * 1000)
         roll = _Roll(cluster, admin, waiting, start_command, timeout_ms / 1000)
-        with _resumable(epoch):
-            done = roll.run(broker_ids, epoch, is_resumed=after is not None)
+        with _resumable(newest_ms):
+            done = roll.run(broker_ids, newest_ms, is_resumed=after is not None)
     click.echo(f"Restarted {listed(done)}." if done else "No broker was left to restart.")
 
 
 @contextmanager
-def _resumable(epoch: int) -> Iterator[None]:
-    how = f"to go on, repeat the command with --after {epoch}"
+def _resumable(newest_ms: int) -> Iterator[None]:
+    newest = datetime.fromtimestamp(newest_ms / 1000, UTC).strftime(_TIME)
+    how = f"to go on, repeat the command with --after {newest}"
     try:
         yield
     except KeyboardInterrupt:
@@ -110,6 +115,10 @@ def _resumable(epoch: int) -> Iterator[None]:
         raise
     except RegentError as error:
         raise RestartError(f"{error}; {how}") from None
+
+
+def _started_after(time_ms: int, brokers: Mapping[BrokerId, BrokerRegistration]) -> set[BrokerId]:
+    return {id_ for id_, broker in brokers.items() if broker.info.timestamp_ms > time_ms}
 
 
 @dataclass
@@ -125,27 +134,31 @@ class _Roll:
     """The brokers that must be registered."""
 
     def run(
-        self, broker_ids: Collection[BrokerId], epoch: int, *, is_resumed: bool
+        self, broker_ids: Collection[BrokerId], newest_ms: int, *, is_resumed: bool
     ) -> list[BrokerId]:
-        """Restart the brokers with this broker epoch or an earlier one; return their ids."""
+        """Restart the brokers whose processes started at this time or before; return their ids.
+
+        Each process says by its own clock when it has started. The clock of one that was restarted
+        may be behind the newest of the former ones: then it is restarted once more.
+        """
         live = self._live()
         file = self.cluster.file
         self.expected = {*live, *self._assigned(), *(() if file is None else file.brokers)}
         if unknown := set(broker_ids) - self.expected:
             raise RestartError(not_registered(min(unknown), live))
         todo = set(broker_ids) or set(self.expected)
-        todo -= {b for b, r in live.items() if r.broker_epoch > epoch}
+        todo -= _started_after(newest_ms, live)
         self._check_can_start(todo)
         done: list[BrokerId] = []
         missing = sorted(self.expected - live.keys())
         if missing and not is_resumed:
             raise RestartError(f"broker {listed(missing)} is not registered: start it first")
         for broker_id in missing:
-            self._start(broker_id, 0)
-            done.append(broker_id)
+            self._start(broker_id)
         if missing:  # all of them: replicas of one may wait for another
             self._await_sync(f"after broker {listed(missing)} has started")
-        todo -= set(missing)
+            done += sorted(_started_after(newest_ms, self._live()) & set(missing))
+        todo -= set(done)
         while todo:
             broker_id = self._next(todo)
             self._restart(broker_id)
@@ -181,11 +194,11 @@ class _Roll:
         if left:
             named = listed(sorted(left), _NAMED)
             note(f"without a leader until broker {broker_id} is back: {named}")
-        self._start(broker_id, registration.broker_epoch)
+        self._start(broker_id, registration)
         self._await_sync(f"after broker {broker_id} has started")
         note(f"broker {broker_id}: restarted in {time.monotonic() - started:.1f} s")
 
-    def _start(self, broker_id: BrokerId, former_epoch: int) -> None:
+    def _start(self, broker_id: BrokerId, former: BrokerRegistration | None = None) -> None:
         self.waiting.say(f"broker {broker_id} starts")
         deadline = time.monotonic() + self.timeout_s
         data_dir, again_at = self.cluster.data_dir, 0.0
@@ -193,11 +206,11 @@ class _Roll:
             start_brokers(data_dir, (broker_id,), self.timeout_s)
         for _ in pauses(deadline):
             if self.start_command is not None and time.monotonic() >= again_at:
-                # Again, because the process may not have ended when the broker left ZooKeeper.
+                # Again, because the process ends a moment after the broker has left ZooKeeper.
                 self._run(self.start_command.replace("{id}", str(broker_id)), broker_id)
                 again_at = time.monotonic() + _START_AGAIN_S
             found = self._live().get(broker_id)
-            if found is not None and found.broker_epoch > former_epoch:
+            if found is not None and (former is None or not found.is_same_process(former)):
                 break
         else:
             raise RestartError(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -13,7 +11,6 @@ import click
 from regent.cli.brokers import broker_json
 from regent.cli.controller import controller_json
 from regent.cli.output import Output, output_option, print_facts, print_json
-from regent.cli.placement import placement_status
 from regent.cli.watching import watch_option, watched
 from regent.client.broker_answers import (
     answers_and_failures,
@@ -25,40 +22,24 @@ from regent.client.cluster_connection import Cluster, ClusterNotFoundError, pass
 from regent.client.command_config import SECURITY_OF_COMMAND
 from regent.client.deletion_obstacles import deletion_obstacles
 from regent.client.group_states import group_states
+from regent.client.health import Troubles
 from regent.client.log_sizes import catching_up
 from regent.client.missing_brokers import EndsOfBrokers, remedy_of_restless, restless_brokers
-from regent.client.partitions import DescribedPartition, read_partitions
+from regent.client.partitions import Topics, read_partitions
 from regent.client.slow_brokers import remedy_of_slow, slow_brokers
 from regent.client.wording import counted, listed
 from regent.cluster.cluster_file import ClusterFile
-from regent.config.command_line import program
-from regent.config.settings import KAFKA_SETTINGS
-from regent.core.admin.config_problems import (
-    unusable_in_broker,
-    unusable_in_quota,
-    unusable_in_topic,
-)
-from regent.core.controller.quarantine import FAILURES_TO_QUARANTINE
 from regent.core.errors import (
     BadDataError,
-    ForeignDirectoryError,
-    StorageError,
-    UnreadableError,
 )
 from regent.core.model import (
-    HELD_BY_KRAFT,
-    MAX_CONTROLLER_EPOCH,
     NO_CONTROLLER,
-    NO_CONTROLLER_EPOCH_LEFT,
     OUR_SOFTWARE,
     BrokerId,
     BrokerRegistration,
 )
-from regent.core.protocol.controller import DescribeControllerRequest, DescribeControllerResponse
-from regent.storage.log_directory import LogDirectory
-from regent.zk.codecs.admin_znodes import DEFAULT_ENTITY_NAME
-from regent.zk.stores.admin_store import ZkAdminStore
-from regent.zk.znodes import TopicPartitionStateZNode
+from regent.core.protocol.controller import DescribeControllerResponse
+from regent.zk.stores.admin_store import ActiveController, ZkAdminStore
 
 _CONTROLLER_LIMIT_S = 3.0
 _PLACEMENT_LIMIT_S = 1.0
@@ -151,42 +132,28 @@ def _examine(cluster: Cluster) -> Health:
     except ClusterNotFoundError as error:
         return Health(health.zookeeper, [*health.reasons, str(error)])
     health.zookeeper["connected"] = True
-    if file is not None and file.placement is not None:
-        placement = file.placement
-        state, message = placement.state, placement.message
-        if placement.endpoint:
-            answer = placement_status(placement, timeout_s=_PLACEMENT_LIMIT_S)
-            state, message = ("unreachable", "") if answer is None else answer
-        health.placement = {"endpoint": placement.endpoint, "state": state, "message": message}
-        if state == "unreachable":
-            health.warnings.append("the placement service does not answer")
-        elif state == "failed":
-            health.warnings.append(f"the placement service failed: {message}")
+    state = Troubles(health.reasons, health.warnings).examine_placement(file)
+    health.placement = None if state is None else state._asdict()
     return health
 
 
 def _examine_cluster(
     admin: ZkAdminStore, data_dir: Path | None, file: ClusterFile | None, health: Health
 ) -> None:
-    health.reasons += admin.read_denied()
-    if data_dir is not None:
-        with _bad_data_is_a_reason(health):
-            health.reasons += _replaced_data(admin, data_dir)
-    described, controller_id = None, NO_CONTROLLER
-    with _bad_data_is_a_reason(health):
-        controller_id = _find_controller(admin, health)
-    with _bad_data_is_a_reason(health):
-        _examine_brokers(admin, controller_id, health)
-        described = _examine_controller(admin, health)
-    with _bad_data_is_a_reason(health):
-        _examine_failures(admin, health)
-    partitions: Sequence[DescribedPartition] = ()
-    with _bad_data_is_a_reason(health):
-        partitions = _examine_partitions(admin, described, health)
-    with _bad_data_is_a_reason(health):
+    troubles = Troubles(health.reasons, health.warnings)
+    controller, described = troubles.find_controller(admin, data_dir), None
+    with troubles.bad_data_is_a_reason():
+        _show_brokers(admin, controller, health)
+        described = _ask_controller(admin, troubles, health)
+    found = Topics({}, (), ())
+    with troubles.bad_data_is_a_reason():
+        found = _examine_partitions(admin, described, health)
+    troubles.examine(admin, found, described)
+    partitions = found.partitions
+    with troubles.bad_data_is_a_reason():
         assigned = {replica for p in partitions for replica in p.assignment.replicas}
         _examine_missing(admin, file, assigned, described, health)
-    with _bad_data_is_a_reason(health):
+    with troubles.bad_data_is_a_reason():
         registered = admin.read_brokers().values()
         live = [broker for broker in registered if isinstance(broker, BrokerRegistration)]
         answers, failures = answers_and_failures(live)
@@ -204,85 +171,17 @@ def _examine_cluster(
         ]
         endpoints = [e for b in live if (e := SECURITY_OF_COMMAND.endpoint_of(b.info)) is not None]
         health.groups = group_states(endpoints, _GROUPS_LIMIT_S)
-        for path, quotas in admin.configs.read_client_quotas().items():
-            health.warnings += _ignored(path, unusable_in_quota(path, quotas))
 
 
-def _replaced_data(admin: ZkAdminStore, data_dir: Path) -> list[str]:
-    """Return why the brokers of ``data_dir`` refuse ZooKeeper's data: one line, or none.
-
-    The reason of the first broker is enough. Raises ``BadDataError`` when ``/cluster/id`` is
-    unreadable.
-    """
-    cluster_id, zxid, mark = admin.read_cluster_id(), admin.latest_zxid(), admin.read_mark()
-    for meta in sorted(data_dir.glob("broker-*/*/meta.properties")):
-        directory = LogDirectory(meta.parent)
-        try:
-            directory.read_meta_properties()
-            directory.check_cluster(cluster_id)
-            directory.check_not_older(zxid, mark, directory.read_seen())
-        except ForeignDirectoryError as error:
-            return [str(error)]
-        except StorageError:
-            continue  # the broker reports that
-    return []
-
-
-@contextmanager
-def _bad_data_is_a_reason(health: Health) -> Iterator[None]:
-    """Skip the rest of the block when a znode is unreadable, and report that once."""
-    try:
-        yield
-    except BadDataError as error:
-        if str(error) not in health.reasons:
-            health.reasons.append(str(error))
-
-
-def _why_no_broker_is_elected(admin: ZkAdminStore) -> list[str]:
-    try:
-        epoch = admin.read_controller_epoch()
-    except UnreadableError:
-        return []  # reported already
-    except BadDataError as error:
-        return [str(error)]
-    return [NO_CONTROLLER_EPOCH_LEFT] if epoch == MAX_CONTROLLER_EPOCH else []
-
-
-def _find_controller(admin: ZkAdminStore, health: Health) -> BrokerId:
-    controller = admin.read_controller()
-    if controller is None:
-        health.reasons += ["there is no controller", *_why_no_broker_is_elected(admin)]
-        return NO_CONTROLLER
-    if controller.is_of_kraft:
-        health.reasons.append(HELD_BY_KRAFT.format(controller.broker_id))
-        return NO_CONTROLLER
-    health.controller = controller_json(controller)
-    migrating = admin.read_migrating_controller()
-    if migrating is not None:
-        health.warnings.append(
-            f"/migration says that the KRaft controller {migrating} has begun to migrate the"
-            " cluster to KRaft; brokers rule the cluster as before: if it went back, delete"
-            " /migration"
-        )
-    return controller.broker_id
-
-
-def _examine_brokers(admin: ZkAdminStore, controller_id: BrokerId, health: Health) -> None:
-    registrations = admin.read_brokers()
-    if health.controller is not None and controller_id not in registrations:
-        health.reasons.append(f"the controller, broker {controller_id}, is not registered")
-    for registration in registrations.values():
+def _show_brokers(admin: ZkAdminStore, controller: ActiveController | None, health: Health) -> None:
+    if controller is not None:
+        health.controller = controller_json(controller)
+    controller_id = NO_CONTROLLER if controller is None else controller.broker_id
+    for registration in admin.read_brokers().values():
         if isinstance(registration, BrokerRegistration):
             health.brokers.append(broker_json(registration, controller_id))
         else:
             health.reasons.append(str(registration))
-    for name, config in admin.configs.read_broker_configs(sorted(registrations)).items():
-        if isinstance(config, BadDataError):
-            health.warnings.append(f"dynamic settings are ignored: {config}")
-            continue
-        of_all = name == DEFAULT_ENTITY_NAME
-        unusable = unusable_in_broker(config, KAFKA_SETTINGS, of_all=of_all)
-        health.warnings += _ignored("all brokers" if of_all else f"broker {name}", unusable)
 
 
 def _examine_missing(
@@ -306,36 +205,22 @@ def _examine_missing(
     health.warnings += [one.sentence() for one in ends.recent_failures(known)]
 
 
-def _examine_controller(admin: ZkAdminStore, health: Health) -> DescribeControllerResponse | None:
+def _ask_controller(
+    admin: ZkAdminStore, troubles: Troubles, health: Health
+) -> DescribeControllerResponse | None:
     """Ask the controller for its status; None when it does not answer."""
     if health.controller is None:
         return None
     from regent.cli.remote_actors import controller_of
 
-    deadline = time.monotonic() + _CONTROLLER_LIMIT_S
     with controller_of(admin) as controller:
-        request = DescribeControllerRequest()
-        answer = controller.ask(request, DescribeControllerResponse, deadline=deadline)
-        if answer is None:
-            said = health.reasons if controller.is_silent else health.warnings
-            said.append(controller.failure)
-            return None
-    health.event_queue_size = answer.event_queue_size
-    software = dict(answer.software)
-    for broker in health.brokers:
-        broker["software"] = software.get(int(str(broker["id"])), broker["software"])
-    health.reasons += [
-        f"broker {row.broker_id}: {counted(row.number, 'replica')} offline:"
-        f" {listed(row.some, total=row.number)}: see its log for the reason, then restart it"
-        for row in answer.offline_replicas
-        if software.get(row.broker_id, OUR_SOFTWARE) != OUR_SOFTWARE
-    ]
-    health.unanswered = [row._asdict() for row in answer.unanswered]
-    health.reasons += [
-        f"broker {row.broker_id} has left {row.request} unanswered for"
-        f" {row.unanswered_ms / 1000:.1f} s{row.reason and ': '}{row.reason}"
-        for row in answer.unanswered
-    ]
+        answer = troubles.ask_controller(controller)
+    if answer is not None:
+        health.event_queue_size = answer.event_queue_size
+        software = dict(answer.software)
+        for broker in health.brokers:
+            broker["software"] = software.get(int(str(broker["id"])), broker["software"])
+        health.unanswered = [row._asdict() for row in answer.unanswered]
     return answer
 
 
@@ -345,36 +230,9 @@ def _named(broker: Mapping[str, object]) -> str:
     return f"{broker['id']}" if is_ours else f"{broker['id']} ({broker['software']})"
 
 
-def _why_states_stay(described: DescribeControllerResponse | None, health: Health) -> list[str]:
-    """Name the states that ZooKeeper lets the controller read but not change."""
-    refused = () if described is None else described.refused_states
-    paths = {p: TopicPartitionStateZNode.path(p) for p in refused}
-    return [
-        f"{partition}: ZooKeeper refuses to let the controller change {path};"
-        f" to allow it: setAcl {path} world:anyone:cdrwa"
-        for partition, path in paths.items()
-        if not any(path in reason for reason in health.reasons)
-    ][:_NAMED_PARTITIONS]
-
-
-def _examine_failures(admin: ZkAdminStore, health: Health) -> None:
-    """Report what is quarantined; an event that ended only one controller is a warning."""
-    for failure in admin.read_failures():
-        if failure.controllers >= FAILURES_TO_QUARANTINE:
-            health.reasons.append(
-                f"{failure.what} is quarantined because it ended {failure.controllers} controllers:"
-                f" {failure.error}; correct it, then run: {program()} controller try-again"
-            )
-        else:
-            health.warnings.append(
-                f"{failure.what} ended a controller (broker {failure.broker_id}, epoch"
-                f" {failure.controller_epoch}): {failure.error}"
-            )
-
-
 def _examine_partitions(
     admin: ZkAdminStore, described: DescribeControllerResponse | None, health: Health
-) -> Sequence[DescribedPartition]:
+) -> Topics:
     """Examine the topics that are not being deleted: those have no leaders any more."""
     registered = admin.read_brokers()
     live = {b for b, r in registered.items() if not isinstance(r, BadDataError)}
@@ -399,49 +257,11 @@ def _examine_partitions(
     )
     health.leaderless_partitions = len(leaderless)
     health.under_replicated_partitions = len(behind)
-    health.reasons += found.unreadable
-    health.reasons += _why_states_stay(described, health)
-    for topic, config in admin.configs.read_topic_configs(names).items():
-        if isinstance(config, BadDataError):
-            health.warnings.append(
-                f"the settings of topic {topic} cannot be read: {config}; brokers keep those that"
-                " they know, or delete nothing"
-            )
-        else:
-            health.warnings += _ignored(f"topic {topic}", unusable_in_topic(config))
     for partitions, what in ((leaderless, "without a leader"), (behind, "under-replicated")):
         if partitions:
             named = listed(partitions, _NAMED_PARTITIONS)
             health.reasons.append(f"{counted(len(partitions), 'partition')} {what}: {named}")
-    health.warnings += _on_brokers_without_replicas(found.partitions, registered)
-    waiting = [(p.topic_partition, p.waiting_reason(registered)) for p in found.partitions]
-    health.reasons += [f"{partition} {reason}" for partition, reason in waiting if reason][
-        :_NAMED_PARTITIONS
-    ]
-    return found.partitions
-
-
-def _on_brokers_without_replicas(
-    partitions: Sequence[DescribedPartition],
-    registered: Mapping[BrokerId, BrokerRegistration | BadDataError],
-) -> Iterator[str]:
-    """Yield a line for each broker with ``no_replicas`` that has some, with the command."""
-    for broker_id, registration in registered.items():
-        if isinstance(registration, BadDataError) or not registration.info.no_replicas:
-            continue
-        placed = [p.topic_partition for p in partitions if broker_id in p.assignment.replicas]
-        if placed:
-            yield (
-                f"broker {broker_id} has the setting no_replicas, and"
-                f" {counted(len(placed), 'replica')}: {listed(placed, _NAMED_PARTITIONS)}: move"
-                f" them: {program()} jobs plan decommission --from {broker_id}"
-            )
-
-
-def _ignored(owner: str, problems: Mapping[str, str]) -> Iterator[str]:
-    """Yield a line for each setting in ZooKeeper that is not in force."""
-    for name, problem in sorted(problems.items()):
-        yield f"{owner}: the setting {name} {problem}; it is ignored"
+    return found
 
 
 def _waiting(

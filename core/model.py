@@ -283,3 +283,7 @@ class BrokerRegistration:
     info: BrokerInfo
     broker_epoch: int  # czxid of `/brokers/ids/N`
     suspects: SuspectReplicas = NO_SUSPECTS
+
+    def is_same_process(self, other: BrokerRegistration) -> bool:
+        """Whether one process registered both: in each session it does so with its first time."""
+        return self.info.timestamp_ms == other.info.timestamp_ms

@@ -194,7 +194,7 @@ class LogManager:
         """Record durably the newest cluster state seen; ignore values below the recorded ones."""
         with self._lock:
             self._seen = SeenOfCluster(*map(max, self._seen, (controller_epoch, zxid, mark)))
-            for logs in self._live():
+            for logs in self._live() if self._is_open else ():  # others may have them
                 with suppress(StorageError), logs.directory:  # the directory has logged it
                     logs.directory.note_seen(self._seen)
 

@@ -17,6 +17,7 @@ from regent.client.command_config import SECURITY_OF_COMMAND
 from regent.client.doctor.findings import Finding, Severity
 from regent.client.doctor.listening_sockets import PROC, command_line, target_of, user_of
 from regent.client.doctor.served_cluster import ServedCluster, read_served
+from regent.client.health import Troubles
 from regent.cluster.cluster_file import ClusterFile
 from regent.config.cluster_location import CLUSTER_FILE, LOCK_FILE
 from regent.config.command_line import program
@@ -190,16 +191,20 @@ def _read_zookeeper(cluster: Cluster, examined: ExaminedCluster) -> Iterator[Fin
 
 
 def _read_served(cluster: Cluster, examined: ExaminedCluster) -> Iterator[Finding]:
+    troubles = Troubles()
+    examined.served = ServedCluster(troubles=troubles)
     try:
         with cluster.admin() as admin:
-            supervised = {} if examined.file is None else examined.file.brokers
-            examined.served = read_served(admin, examined.settings, supervised)
+            local = examined.data_dir, examined.file
+            examined.served = read_served(admin, examined.settings, troubles, *local)
     except RegentError as error:
         yield _away("zookeeper", f"{error}; not examined: partitions and topics")
 
 
 def _read_registrations(admin: ZkAdminStore, examined: ExaminedCluster) -> Iterator[Finding]:
-    found = admin.read_brokers()
+    examined.registrations, found = {}, {}
+    with suppress(BadDataError):  # it is said with what cannot be read of topics
+        found = admin.read_brokers()
     examined.registrations = {
         broker_id: registration.info
         for broker_id, registration in found.items()

@@ -8,23 +8,25 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, NamedTuple
 
+from regent.client.broker_answers import warnings_of_kafka
 from regent.client.broker_request import NoAnswerError, ask_broker
 from regent.client.command_config import SECURITY_OF_COMMAND
 from regent.client.controller_ref import ControllerRef
 from regent.client.deletion_obstacles import deletion_obstacles
+from regent.client.health import Troubles
 from regent.client.live_brokers import read_live_brokers
 from regent.client.log_sizes import LogDirectorySize, LogSize, read_log_dirs
 from regent.client.missing_brokers import EndsOfBrokers, MissingBroker, restless_brokers
 from regent.client.obstacles import move_obstacles
 from regent.client.partitions import DescribedPartition, read_partitions
 from regent.client.slow_brokers import slow_brokers
-from regent.cluster.cluster_file import BrokerEntry
+from regent.cluster.cluster_file import ClusterFile
 from regent.core.errors import BadDataError, Errors, RegentError
 from regent.core.model import BrokerId, BrokerRegistration, EndPoint
 from regent.core.protocol.broker import DescribeMetadataRequest, DescribeMetadataResponse
-from regent.core.protocol.controller import DescribeControllerRequest, DescribeControllerResponse
 from regent.core.protocol.messages.transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,
@@ -57,7 +59,6 @@ class ServedCluster:
     """
 
     live: Mapping[BrokerId, BrokerRegistration] = field(default_factory=dict)
-    has_controller: bool = True
     partitions: Sequence[DescribedPartition] = ()
     topic_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     default_min_insync: int = 1
@@ -73,6 +74,7 @@ class ServedCluster:
     unassigned: Mapping[BrokerId, Sequence[LogSize]] = field(default_factory=dict)
     missing: Mapping[BrokerId, MissingBroker] = field(default_factory=dict)
     silent: Mapping[BrokerId, str] = field(default_factory=dict)
+    troubles: Troubles = field(default_factory=Troubles)
 
     def min_insync(self, topic: str) -> int:
         """Return ``min.insync.replicas`` of a topic."""
@@ -83,16 +85,28 @@ class ServedCluster:
 def read_served(
     admin: ZkAdminStore,
     settings: Mapping[BrokerId, Mapping[str, str]],
-    supervised: Mapping[BrokerId, BrokerEntry],
+    troubles: Troubles,
+    data_dir: Path | None = None,
+    file: ClusterFile | None = None,
 ) -> ServedCluster:
-    """Read what a cluster serves; ``supervised`` are its brokers here. Raises ``BadDataError``."""
+    """Read what a cluster serves, and its troubles; ``data_dir`` and ``file`` are of a local one.
+
+    Raises ``BadDataError``; ``troubles`` then has what was found before.
+    """
+    supervised = {} if file is None else file.brokers
+    controller, answer = troubles.find_controller(admin, data_dir), None
+    troubles.examine_placement(file)
     live = read_live_brokers(admin)
     names = admin.topics.read_topic_names()
     deleted = admin.topics.read_topics_being_deleted().intersection(names)
     found = read_partitions(admin, [name for name in names if name not in deleted])
     configs = admin.configs.read_topic_configs(names)
-    controller = admin.read_controller()
-    answer = None if controller is None else _ask_controller(admin)
+    rules = None if controller is None else live.get(controller.broker_id)
+    if rules is not None and not rules.info.is_of_kafka:
+        with ControllerRef(admin.read_controller_endpoint, client_id=_CLIENT_ID) as ref:
+            answer = troubles.ask_controller(ref)
+    troubles.examine(admin, found, answer)
+    troubles.warnings += warnings_of_kafka(registration.info for registration in live.values())
     defaults = [int(rows.get(_MIN_INSYNC, "1")) for rows in settings.values()]
     moving = [p.topic_partition for p in found.partitions if p.assignment.is_being_reassigned]
     ours = {b: r.info.control_peer for b, r in live.items() if r.info.control_peer is not None}
@@ -106,9 +120,11 @@ def read_served(
     elected_ms = 0 if controller is None else controller.elected_ms
     ends = EndsOfBrokers(admin.read_ends(), supervised, answer, elected_ms)
     assigned = {broker for p in found.partitions for broker in p.assignment.replicas}
+    missing = {broker: ends.of(broker) for broker in sorted(assigned - live.keys())}
+    known = {*live, *missing, *supervised}
+    troubles.warnings += [one.sentence() for one in ends.recent_failures(known)]
     return ServedCluster(
         live,
-        controller is not None,
         found.partitions,
         {t: config for t, config in configs.items() if not isinstance(config, BadDataError)},
         max(defaults, default=1),
@@ -122,21 +138,10 @@ def read_served(
         {b: row[1] for b, row in told.items() if row[1] is not None},
         log_dirs,
         _unassigned(admin, found.partitions, log_dirs),
-        {broker: ends.of(broker) for broker in sorted(assigned - live.keys())},
+        missing,
         {broker: row for broker, row in sorted(asked.items()) if isinstance(row, str)},
+        troubles,
     )
-
-
-def _ask_controller(admin: ZkAdminStore) -> DescribeControllerResponse | None:
-    with (
-        suppress(RegentError),
-        ControllerRef(admin.read_controller_endpoint, client_id=_CLIENT_ID) as controller,
-    ):
-        deadline = time.monotonic() + _ASK_S
-        return controller.ask(
-            DescribeControllerRequest(), DescribeControllerResponse, deadline=deadline
-        )
-    return None
 
 
 def _told_at(endpoint: str) -> tuple[DescribeMetadataResponse, ClockReading | None] | str:

@@ -51,13 +51,15 @@ def _some(partitions: Sequence[DescribedPartition]) -> str:
     return listed([p.topic_partition for p in partitions], _NAMED)
 
 
+def _troubles(_: ExaminedCluster, served: ServedCluster) -> Iterator[Finding]:
+    """Say what ``status`` says, too: a cluster that it calls unhealthy has a problem here."""
+    for line in served.troubles.reasons:
+        yield _problem("cluster", line, "")
+    for line in served.troubles.warnings:
+        yield _warning("cluster", line, "")
+
+
 # --- brokers -------------------------------------------------------------------------------------
-
-
-def _controller(_: ExaminedCluster, served: ServedCluster) -> Iterator[Finding]:
-    if not served.has_controller:
-        message = "there is no controller: no leader is elected and no topic is created"
-        yield _problem("controller", message, f"`{program()} status` says why")
 
 
 def _missing_brokers(cluster: ExaminedCluster, served: ServedCluster) -> Iterator[Finding]:
@@ -346,7 +348,7 @@ def _settings(cluster: ExaminedCluster, _: ServedCluster) -> Iterator[Finding]:
 
 
 SERVICE_CHECKS: Final[Sequence[ServiceCheck]] = (
-    _controller,
+    _troubles,
     _missing_brokers,
     _silent_brokers,
     _leaderless,

@@ -97,6 +97,7 @@ from regent.core.errors import (
     ControllerMovedError,
     Errors,
     ForeignDirectoryError,
+    RegentError,
     SessionExpiredError,
     UnreadableError,
 )
@@ -425,6 +426,17 @@ class Controller:
         if won is not None:
             self._elected_ms = now_ms
             self._failover(won)
+
+    def give_up(self) -> None:
+        """Delete ``/controller`` if it is ours, before this broker stops.
+
+        If that fails, the end of the session deletes it.
+        """
+        if self._is_active:
+            try:
+                self._services.store.delete_controller(self.context.epoch_zk_version)
+            except RegentError as error:
+                self._log.info("%s", error)
 
     def _take_over(self, asked: MoveController, now_ms: int) -> None:
         """Take the place of the controller, because an operator asked for it."""

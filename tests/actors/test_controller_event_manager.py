@@ -44,11 +44,14 @@ from regent.core.protocol.controller import (
     AwaitBrokersResponse,
     ControlledShutdownRequest,
     ControlledShutdownResponse,
+    DescribeControllerRequest,
+    DescribeControllerResponse,
 )
 from regent.core.protocol.messages.partitions import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
+from regent.testing.waits import eventually
 from regent.zk.client.requests import RequestRefusedError
 from regent.zk.znodes import BrokerIdZNode, ControllerFailuresZNode, ControllerZNode
 from tests.support.fake_zookeeper import Call
@@ -190,12 +193,19 @@ def test_session_expiry_resigns_and_later_requests_are_refused(stage: Stage):
     assert answer.error_code is Errors.STALE_CONTROLLER_EPOCH
 
 
-def test_a_controller_that_stops_has_resigned_in_the_journal(stage: Stage):
+def test_a_controller_that_stops_has_resigned_in_the_journal_and_another_is_elected(stage: Stage):
     actors = [stage.controller(0), stage.controller(1)]
-    for controller in actors:
-        controller.stop()
-    [end] = [r for r in stage.journal.events if r.event == Expire()]
-    assert (end.changes, end.controller_epoch) == (("broker 0: resigned",), 1)
+    actors[0].stop()  # its session stays open
+
+    def is_active() -> bool:
+        answer = actors[1].ask(DescribeControllerRequest(), timeout=TIMEOUT_S)
+        assert isinstance(answer, DescribeControllerResponse)
+        return answer.error_code is Errors.NONE
+
+    eventually(is_active, "the other one is elected")
+    actors[1].stop()
+    ends = [(r.changes, r.controller_epoch) for r in stage.journal.events if r.event == Expire()]
+    assert ends == [(("broker 0: resigned",), 1), (("broker 1: resigned",), 2)]
 
 
 def test_a_preempted_request_is_answered_with_not_controller(stage: Stage):

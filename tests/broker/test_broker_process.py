@@ -41,7 +41,7 @@ from regent.zk.client.orphaned_session import close_session
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.stores.broker_ends import read_ends
 from regent.zk.stores.controller_store import ZkControllerStore
-from regent.zk.znodes import BrokerIdZNode
+from regent.zk.znodes import BrokerIdZNode, ControllerZNode
 from tests.support.connected_sessions import Session
 from tests.support.followed_configs import reconfigurables
 from tests.support.free_ports import free_ports, on_free_ports
@@ -243,4 +243,69 @@ def test_a_broker_ends_when_a_thread_that_lets_others_in_has_died(
     try:
         assert f"the thread {name} has ended" in read_ends(reader)[BROKER].reason
     finally:
+        reader.close()
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_broker_leaves_zookeeper_after_its_logs_if_the_controller_let_it_go(
+    zookeeper_address: str, tmp_path: Path, *, at_once: bool
+) -> None:
+    """Who stops a broker waits until it is not registered: then its folder can be used again.
+
+    The controller is another one before that. If none moved the leaderships, the end of the session
+    does, and comes first.
+    """
+    process = BrokerProcess(
+        BrokerOptions(BROKER, zookeeper_address, tmp_path), on_free_ports(Settings())
+    )
+    reader = ZooKeeperClient(zookeeper_address, 6_000, on_watch=lambda _: None)
+    reader.start(scaled(10))
+    paths = BrokerIdZNode.path(BROKER), ControllerZNode.PATH
+    found: list[tuple[bool, ...]] = []
+
+    def look() -> None:
+        found.append(tuple(node is not None for node in reader.get_many(paths)))
+
+    process.start()
+    try:
+        eventually(lambda: process._cache.snapshot.controller_id == BROKER, "it is the controller")
+        look()
+        process._storage._undo.callback(look)  # runs as the first step of the close
+        process._undo.callback(look)  # nothing has been stopped
+    finally:
+        process.request_stop(at_once=at_once)
+        process.shut_down()
+    look()
+    reader.close()
+    assert found == [(True, True), (True, True), (not at_once, False), (False, False)]
+    assert list(tmp_path.rglob(".kafka_cleanshutdown"))
+
+
+def test_a_process_registers_with_one_time_in_all_its_sessions(
+    zookeeper_address: str, tmp_path: Path
+) -> None:
+    """`restart` tells a broker that has restarted from one in another session by this time."""
+    process = BrokerProcess(
+        BrokerOptions(BROKER, zookeeper_address, tmp_path), on_free_ports(Settings())
+    )
+    reader = ZooKeeperClient(zookeeper_address, 6_000, on_watch=lambda _: None)
+    reader.start(scaled(10))
+    path = BrokerIdZNode.path(BROKER)
+
+    def registered() -> tuple[int, str] | None:
+        (node,) = reader.get_many([path])
+        return None if node is None else (node.stat.czxid, json.loads(node.data)["timestamp"])
+
+    process.start()
+    try:
+        first = registered()
+        assert first is not None
+        close_session(zookeeper_address, process._keeper.client.credentials, scaled(10))
+        eventually(lambda: registered() not in (None, first), "it is registered in another session")
+        again = registered()
+        assert again is not None
+        assert (again[0] > first[0], again[1]) == (True, first[1])
+    finally:
+        process.request_stop(at_once=True)
+        process.shut_down()
         reader.close()

@@ -178,15 +178,20 @@ def test_a_broker_that_stops_without_handing_over_is_reported(
     assert result.stderr == "broker 1 stops without a controlled shutdown: REQUEST_TIMED_OUT\n"
 
 
-def test_a_broker_that_has_restarted_counts_as_shut_down(cluster: FakeCluster) -> None:
+@pytest.mark.parametrize(("started_ms", "has_shut_down"), [(0, False), (7, True)])
+def test_a_broker_has_shut_down_when_another_process_is_registered_not_in_another_session(
+    cluster: FakeCluster, started_ms: int, *, has_shut_down: bool
+) -> None:
     def bounce(_: Request) -> Response:
         cluster.unregister(1)
-        cluster.add_broker(1)
+        cluster.add_broker(1, started_ms=started_ms)
         return ShutdownBrokerResponse(Errors.NONE)
 
     cluster.add_broker(1, control_endpoint=cluster.serve(bounce))
 
-    assert cluster.run("brokers", "shutdown", "1").exit_code == 0
+    result = cluster.run("brokers", "shutdown", "1", "--timeout-ms", "300")
+    assert (result.exit_code == 0) is has_shut_down
+    assert ("broker 1 is still registered" in result.stderr) is not has_shut_down
 
 
 def test_a_broker_that_stays_registered_is_a_failure(cluster: FakeCluster) -> None:

@@ -198,9 +198,9 @@ def test_a_broker_whose_listeners_need_a_login_is_examined_by_its_registration(
 
 
 def test_a_registration_that_cannot_be_read_is_one_finding(secured: FakeCluster) -> None:
-    secured.put("/brokers/ids/7", b"{")
+    secured.put("/brokers/ids/0", b"{")
     (found,) = bad(doctor(secured, exit_code=2))
-    assert found["subject"] == "broker 7"
+    assert found["subject"] == "broker 0"
 
 
 # --- a cluster on this machine --------------------------------------------------------------------
@@ -287,8 +287,12 @@ def test_files_and_keys_of_a_folder_are_examined_without_a_cluster_on_this_machi
     folder.chmod(0o755)
     KeysDirectory(folder / KEYS_DIR).make_operator()
     where = ("--zookeeper", ADDRESS, "--data-dir", str(folder))
+    secured.add_broker(0, port=1)
     found = doctor(secured, *where, exit_code=2)
     assert [(finding["check"], finding["severity"]) for finding in found] == [
+        ("cluster", "problem"),  # it does not tell its settings
+        ("listeners", "ok"),
+        ("listeners", "ok"),
         ("zookeeper", "ok"),
         ("files", "problem"),
         ("keys", "ok"),

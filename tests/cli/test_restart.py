@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from tests.support.fake_cluster import FakeCluster, failing
 from tests.support.world import T0
 
 ROLLING = ("restart", "--rolling", "--start", ":", "--timeout-ms", "3000")
+EARLIER = "2026-01-01T00:00:00.000Z"
 SOON = ("--timeout-ms", "300")
 TIMEOUT_S = scaled(20)
 
@@ -31,6 +33,8 @@ class Brokers:
         self.stopped: list[BrokerId] = []
         self.stay_away: set[BrokerId] = set()
         self._cluster = cluster
+        self._processes: dict[BrokerId, tuple[str, int]] = {}
+        self._now_ms = count(1_796_072_361_811)
         for broker_id in (0, 1, 2):
             self.start(broker_id)
         cluster.put_topic("t", {0: (0, 1, 2)})
@@ -48,9 +52,18 @@ class Brokers:
                 self._cluster.elect(min(self._cluster.sessions))
             return ShutdownBrokerResponse(Errors.NONE)
 
-        endpoint = self._cluster.serve(shut_down)
-        host = self.hosts.get(broker_id)
-        self._cluster.add_broker(broker_id, control_endpoint=endpoint, node_host=host)
+        self._processes[broker_id] = self._cluster.serve(shut_down), next(self._now_ms)
+        self.register(broker_id)
+
+    def register(self, broker_id: BrokerId) -> None:
+        """Register the process of a broker."""
+        endpoint, started_ms = self._processes[broker_id]
+        self._cluster.add_broker(
+            broker_id,
+            control_endpoint=endpoint,
+            node_host=self.hosts.get(broker_id),
+            started_ms=started_ms,
+        )
 
 
 @pytest.fixture
@@ -61,8 +74,8 @@ def brokers(cluster: FakeCluster) -> Brokers:
     return brokers
 
 
-def epoch_to_go_on(message: str) -> str:
-    found = re.search(r"; to go on, repeat the command with --after ([0-9]+)$", message)
+def time_to_go_on(message: str) -> str:
+    found = re.search(r"; to go on, repeat the command with --after ([-0-9T:.]+Z)$", message)
     assert found is not None, message
     return found[1]
 
@@ -98,8 +111,34 @@ def test_the_command_stops_at_a_broker_that_does_not_return_and_goes_on_later(
     assert "broker 2 is not registered: start it first" in last_line(cluster.run(*ROLLING).stderr)
     brokers.stay_away.clear()
     brokers.start(2)
-    result = cluster.run(*ROLLING, "--after", epoch_to_go_on(message))
+    result = cluster.run(*ROLLING, "--after", time_to_go_on(message))
     assert (result.exit_code, result.stdout) == (0, "Restarted 1.\n"), result.stderr
+    assert brokers.stopped == [0, 2, 1]
+
+
+@pytest.mark.parametrize("is_back", [True, False])
+def test_a_broker_in_another_session_has_not_restarted(
+    cluster: FakeCluster, brokers: Brokers, tmp_path: Path, *, is_back: bool
+) -> None:
+    brokers.stay_away.add(2)
+    after = time_to_go_on(last_line(cluster.run(*ROLLING, *SOON).stderr))
+    brokers.stay_away.clear()
+    brokers.start(2)
+    cluster.unregister(1)
+    ids = tmp_path / "ids"
+    start = f"echo {{id}} >> {ids}"
+    with ThreadPoolExecutor(1) as thread:
+        if is_back:
+            brokers.register(1)
+            cluster.elect(1)
+        else:
+            cluster.elect(0)
+        rolling = ("restart", "--rolling", "--start", start, "--timeout-ms", "3000")
+        running = thread.submit(cluster.run, *rolling, "--after", after)
+        if not is_back:
+            eventually(partial(has_started, ids, 1), "broker 1 is started, but runs already")
+            brokers.register(1)
+        assert running.result(TIMEOUT_S).stdout == "Restarted 1.\n"
     assert brokers.stopped == [0, 2, 1]
 
 
@@ -107,10 +146,10 @@ def test_a_broker_that_does_not_run_is_started_when_the_command_goes_on(
     cluster: FakeCluster, brokers: Brokers, tmp_path: Path
 ) -> None:
     brokers.stay_away.add(2)
-    epoch = epoch_to_go_on(last_line(cluster.run(*ROLLING, *SOON).stderr))
+    after = time_to_go_on(last_line(cluster.run(*ROLLING, *SOON).stderr))
     ids = tmp_path / "ids"
     start = f"echo {{id}} $REGENT_BROKER_ID >> {ids}"
-    cluster.run("restart", "--rolling", "--start", start, "--after", epoch, *SOON)
+    cluster.run("restart", "--rolling", "--start", start, "--after", after, *SOON)
     assert ids.read_text() == "2 2\n"
 
 
@@ -121,7 +160,7 @@ def test_all_brokers_that_do_not_run_are_started_before_their_replicas_are_await
         cluster.unregister(broker_id)
     ids = tmp_path / "ids"
     start = f"echo {{id}} >> {ids}"
-    rolling = ("restart", "--rolling", "--start", start, "--after", "0", "--timeout-ms", "3000")
+    rolling = ("restart", "--rolling", "--start", start, "--after", EARLIER, "--timeout-ms", "3000")
     with ThreadPoolExecutor(1) as thread:
         running = thread.submit(cluster.run, *rolling)
         for broker_id in (0, 2):

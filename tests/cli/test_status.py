@@ -11,6 +11,7 @@ import pytest
 
 from regent.cluster.cluster_file import ClusterFile, PlacementEntry
 from regent.config.cluster_location import CLUSTER_FILE
+from regent.core.controller.quarantine import FAILURES_TO_QUARANTINE
 from regent.core.errors import Errors
 from regent.core.model import (
     NO_CONTROLLER_EPOCH_LEFT,
@@ -18,6 +19,7 @@ from regent.core.model import (
     ReplicaAssignment,
     TopicPartition,
 )
+from regent.core.ports import ControllerFailure
 from regent.core.protocol.broker import DescribeMetadataRequest, DescribeMetadataResponse
 from regent.core.protocol.controller import (
     DepartedBroker,
@@ -30,13 +32,25 @@ from regent.core.replica_logs import SeenOfCluster
 from regent.storage.log_directory import LogDirectory
 from regent.zk.codecs.broker_znodes import BrokerEnd
 from regent.zk.stores.broker_ends import note_end
-from regent.zk.znodes import ClusterIdZNode, ConfigEntityZNode, TopicPartitionStateZNode
+from regent.zk.znodes import (
+    ClusterIdZNode,
+    ConfigEntityZNode,
+    ControllerFailuresZNode,
+    TopicPartitionStateZNode,
+)
 from tests.support.fake_cluster import ADDRESS, FakeCluster, failing, write_cluster_file
 from tests.support.fake_zookeeper import FakeZooKeeper
 
 T0 = TopicPartition("t", 0)
 ON_BOTH = {0: ReplicaAssignment((0, 1))}
 IN_SYNC = {0: LeaderAndIsr(0, (0, 1))}
+LEADERLESS = "without a leader"
+OWN_WORDS_OF_DOCTOR = {
+    "not registered": ("not registered", "does not run"),
+    LEADERLESS: (LEADERLESS,),
+    "under-replicated": ("under-replicated", "fewer replicas in sync", LEADERLESS),
+}
+"""What ``doctor`` says of a reason of ``status`` that has these words."""
 KRAFT = b'{"version":2,"brokerid":3000,"timestamp":"0","kraftControllerEpoch":5}'
 
 
@@ -51,10 +65,17 @@ def healthy(cluster: FakeCluster) -> FakeCluster:
 
 
 def reasons(cluster: FakeCluster, *arguments: str) -> list[str]:
+    """Return why a cluster is unhealthy; check that ``doctor`` has a problem for it, too."""
     status = cluster.json("status", *arguments, exit_code=1)
     assert status["healthy"] is False
     found = status["reasons"]
     assert isinstance(found, list)
+    diagnosed = cluster.json("doctor", "--watch-groups", "0", *arguments, exit_code=2)
+    said = [row["message"] for row in diagnosed if row["severity"] != "ok"]
+    for reason in found:
+        of_status = next((words for words in OWN_WORDS_OF_DOCTOR if words in reason), "")
+        words = OWN_WORDS_OF_DOCTOR.get(of_status, ()) or (reason,)
+        assert any(each in message for each in words for message in said), (reason, said)
     return found
 
 
@@ -308,7 +329,7 @@ def test_a_broker_that_leaves_requests_unanswered_is_a_reason(healthy: FakeClust
 def test_a_controller_that_does_not_answer_is_a_reason(
     healthy: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("regent.cli.status._CONTROLLER_LIMIT_S", 0.05)
+    monkeypatch.setattr("regent.client.health._CONTROLLER_LIMIT_S", 0.05)
     healthy.answers[DescribeControllerRequest] = lambda _: None
 
     status = healthy.json("status", exit_code=1)
@@ -479,6 +500,24 @@ def test_settings_that_cannot_be_used_are_warnings(healthy: FakeCluster) -> None
         "bogus",
     ]
     assert all(warning.endswith("; it is ignored") for warning in warnings)
+
+
+def test_quarantined_events_and_unusable_settings_are_said_by_both_commands(
+    healthy: FakeCluster,
+) -> None:
+    failures = [
+        ControllerFailure("topic t", "TopicDeletion", "boom", FAILURES_TO_QUARANTINE, 1, 5),
+        ControllerFailure("topic u", "TopicChange", "boom", 1, 1, 5),
+    ]
+    healthy.put(ControllerFailuresZNode.PATH, ControllerFailuresZNode.encode(failures))
+    healthy.put("/config/topics/t", b"{")
+    healthy.put("/config/brokers/0", b"{")
+    healthy.put("/migration", b'{"version":0,"kraft_controller_id":3000}')
+    (reason,) = reasons(healthy)
+    assert reason.startswith("topic t is quarantined because it ended")
+    warnings = healthy.json("status", exit_code=1)["warnings"]
+    found = {row["message"] for row in healthy.json("doctor", exit_code=2)}
+    assert len(set(warnings) & found) == 4, (warnings, found)
 
 
 def test_unreadable_dynamic_settings_are_warnings(

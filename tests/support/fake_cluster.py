@@ -117,12 +117,16 @@ class FakeCluster(World):
         control_endpoint: str | None = None,
         port: int | None = None,
         node_host: str | None = None,
+        started_ms: int = 0,
     ) -> None:
-        """Register a broker; nothing listens at its ``port``, 9092 + id by default."""
+        """Register a broker; nothing listens at its ``port``, 9092 + id by default.
+
+        Another process of a broker has another ``started_ms``.
+        """
         endpoint = EndPoint("PLAINTEXT", "127.0.0.1", port or 9092 + broker_id)
         replication = f"tcp://127.0.0.1:{29092 + broker_id}"
         info = BrokerInfo(broker_id, (endpoint,), rack, control_endpoint, replication)
-        self.register_as(replace(info, node_host=node_host))
+        self.register_as(replace(info, node_host=node_host, timestamp_ms=started_ms))
 
     @property
     def writes(self) -> list[str]:

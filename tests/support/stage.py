@@ -19,7 +19,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple, Self, TypeVar
 
-from pykka import Actor, ActorRef
+from pykka import Actor, ActorDeadError, ActorRef
 
 from regent.actors.broker import Broker, BrokerCallbacks, BrokerStatus
 from regent.actors.control_request_check import ControlRequestReceived
@@ -244,7 +244,8 @@ class Stage(World):
         def on_watch(watch: WatchEvent) -> None:
             event = controller_event(watch, broker_id)
             if event is not None and refs:
-                refs[0].tell(event)
+                with suppress(ActorDeadError):
+                    refs[0].tell(event)
 
         session = self.sessions[broker_id] = FakeZooKeeper(self.zookeeper, on_watch)
         scheduler = Scheduler(f"scheduler-{broker_id}")

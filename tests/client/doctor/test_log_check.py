@@ -13,6 +13,7 @@ from regent.client.doctor.examined_cluster import ExaminedCluster
 from regent.client.doctor.findings import Finding, Severity
 from regent.client.doctor.log_check import check_logs
 from regent.client.doctor.served_cluster import ServedCluster, read_served
+from regent.client.health import Troubles
 from regent.client.log_sizes import LogDirectorySize, LogSize
 from regent.cluster.cluster_file import BrokerEntry, ClusterFile
 from regent.core.errors import Errors
@@ -68,7 +69,7 @@ def test_logs_of_unknown_topics_and_of_other_brokers_are_named(
         return {1: [directory(*logs)]}
 
     monkeypatch.setattr(served_cluster, "read_log_dirs", read_log_dirs)
-    served = read_served(ZkAdminStore(FakeZooKeeper(world.zookeeper)), {}, {})
+    served = read_served(ZkAdminStore(FakeZooKeeper(world.zookeeper)), {}, Troubles())
     (finding,) = found(served)
     assert finding.message == (
         "broker 1 serves 2 logs of partitions that are not assigned to it (moved-0, unknown-0;"

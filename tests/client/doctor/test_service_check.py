@@ -12,6 +12,7 @@ from regent.client.doctor.examined_cluster import ExaminedCluster
 from regent.client.doctor.findings import Finding, Severity
 from regent.client.doctor.served_cluster import ClockReading, ServedCluster
 from regent.client.doctor.service_check import check_service
+from regent.client.health import Troubles
 from regent.client.missing_brokers import MissingBroker
 from regent.client.partitions import DescribedPartition
 from regent.cluster.cluster_file import BrokerEntry, ClusterFile
@@ -58,8 +59,12 @@ def test_a_sound_cluster_has_no_finding():
     assert list(check_service(ExaminedCluster())) == [], "without ZooKeeper"
 
 
-def test_no_controller_is_a_problem():
-    assert only(ServedCluster(has_controller=False)).severity is Severity.PROBLEM
+def test_what_status_says_is_a_finding():
+    served = ServedCluster(troubles=Troubles(["there is no controller"], ["it has begun"]))
+    assert [(row.severity, row.sentence) for row in found(served)] == [
+        (Severity.PROBLEM, "there is no controller"),
+        (Severity.WARNING, "it has begun"),
+    ]
 
 
 def test_a_missing_broker_and_its_partitions_are_named_with_the_command_that_starts_it():

@@ -1,0 +1,306 @@
+"""Why a cluster is unhealthy: the sentences that ``regent status`` and ``regent doctor`` share.
+
+Missing brokers, partitions without leaders or out of sync, deletions that wait, and what brokers
+say of themselves are not here: both commands know these, and say them in words of their own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from regent.client.controller_ref import ControllerRef
+from regent.client.partitions import DescribedPartition, Topics
+from regent.client.wording import counted, listed
+from regent.cluster.cluster_file import ClusterFile, PlacementEntry
+from regent.config.command_line import program
+from regent.config.settings import KAFKA_SETTINGS
+from regent.core.admin.config_problems import (
+    unusable_in_broker,
+    unusable_in_quota,
+    unusable_in_topic,
+)
+from regent.core.controller.quarantine import FAILURES_TO_QUARANTINE
+from regent.core.errors import (
+    BadDataError,
+    ForeignDirectoryError,
+    StorageError,
+    UnreadableError,
+)
+from regent.core.model import (
+    HELD_BY_KRAFT,
+    MAX_CONTROLLER_EPOCH,
+    NO_CONTROLLER_EPOCH_LEFT,
+    OUR_SOFTWARE,
+    BrokerId,
+    BrokerRegistration,
+)
+from regent.core.protocol.controller import DescribeControllerRequest, DescribeControllerResponse
+from regent.core.protocol.placement import PlacementStatusRequest, PlacementStatusResponse
+from regent.storage.log_directory import LogDirectory
+from regent.zk.codecs.admin_znodes import DEFAULT_ENTITY_NAME
+from regent.zk.stores.admin_store import ActiveController, ZkAdminStore
+from regent.zk.znodes import TopicPartitionStateZNode
+
+_CLIENT_ID: Final = "regent-cli"
+_CONTROLLER_LIMIT_S: Final = 3.0
+_PLACEMENT_LIMIT_S: Final = 1.0
+_NAMED_PARTITIONS: Final = 5
+
+
+class PlacementState(NamedTuple):
+    """What the placement service is doing."""
+
+    endpoint: str
+    state: str
+    message: str
+
+
+@dataclass(slots=True)
+class Troubles:
+    """The sentences: a cluster with ``reasons`` is unhealthy, ``warnings`` may go by themselves."""
+
+    reasons: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    @contextmanager
+    def bad_data_is_a_reason(self) -> Iterator[None]:
+        """Skip the rest of the block when a znode is unreadable, and report that once."""
+        try:
+            yield
+        except BadDataError as error:
+            self._note(error)
+
+    def _note(self, unreadable: BadDataError) -> None:
+        if str(unreadable) not in self.reasons:
+            self.reasons.append(str(unreadable))
+
+    # --- the controller ---
+
+    def find_controller(
+        self, admin: ZkAdminStore, data_dir: Path | None
+    ) -> ActiveController | None:
+        """Return the controller; None if there is none, or no broker rules the cluster.
+
+        Before, examine whether ZooKeeper may be read, and has the data of the local cluster in
+        ``data_dir``.
+        """
+        self.reasons += admin.read_denied()
+        with self.bad_data_is_a_reason():
+            self.reasons += _replaced_data(admin, data_dir)
+        try:
+            return self._controller(admin)
+        except BadDataError as error:
+            self._note(error)
+            return None
+
+    def _controller(self, admin: ZkAdminStore) -> ActiveController | None:
+        controller = admin.read_controller()
+        if controller is None:
+            self.reasons += ["there is no controller", *_why_no_broker_is_elected(admin)]
+            return None
+        if controller.is_of_kraft:
+            self.reasons.append(HELD_BY_KRAFT.format(controller.broker_id))
+            return None
+        migrating = admin.read_migrating_controller()
+        if migrating is not None:
+            self.warnings.append(
+                f"/migration says that the KRaft controller {migrating} has begun to migrate the"
+                " cluster to KRaft; brokers rule the cluster as before: if it went back, delete"
+                " /migration"
+            )
+        with self.bad_data_is_a_reason():
+            if controller.broker_id not in admin.read_brokers():
+                broker = f"broker {controller.broker_id}"
+                self.reasons.append(f"the controller, {broker}, is not registered")
+        return controller
+
+    def ask_controller(self, controller: ControllerRef) -> DescribeControllerResponse | None:
+        """Return what the controller says of itself; None when it does not answer."""
+        deadline = time.monotonic() + _CONTROLLER_LIMIT_S
+        request = DescribeControllerRequest()
+        answer = controller.ask(request, DescribeControllerResponse, deadline=deadline)
+        if answer is None:
+            said = self.reasons if controller.is_silent else self.warnings
+            said.append(controller.failure)
+            return None
+        software = dict(answer.software)
+        self.reasons += [
+            f"broker {row.broker_id}: {counted(row.number, 'replica')} offline:"
+            f" {listed(row.some, total=row.number)}: see its log for the reason, then restart it"
+            for row in answer.offline_replicas
+            if software.get(row.broker_id, OUR_SOFTWARE) != OUR_SOFTWARE
+        ]
+        self.reasons += [
+            f"broker {row.broker_id} has left {row.request} unanswered for"
+            f" {row.unanswered_ms / 1000:.1f} s{row.reason and ': '}{row.reason}"
+            for row in answer.unanswered
+        ]
+        return answer
+
+    def _examine_failures(self, admin: ZkAdminStore) -> None:
+        """Report what is quarantined; an event that ended only one controller is a warning."""
+        for failure in admin.read_failures():
+            if failure.controllers >= FAILURES_TO_QUARANTINE:
+                self.reasons.append(
+                    f"{failure.what} is quarantined because it ended {failure.controllers}"
+                    f" controllers: {failure.error}; correct it, then run: {program()} controller"
+                    " try-again"
+                )
+            else:
+                self.warnings.append(
+                    f"{failure.what} ended a controller (broker {failure.broker_id}, epoch"
+                    f" {failure.controller_epoch}): {failure.error}"
+                )
+
+    # --- brokers ---
+
+    def examine(
+        self,
+        admin: ZkAdminStore,
+        found: Topics,
+        described: DescribeControllerResponse | None,
+    ) -> None:
+        """Examine all but the controller and its brokers."""
+        with self.bad_data_is_a_reason():
+            self._examine_failures(admin)
+        with self.bad_data_is_a_reason():
+            self._examine_settings_of_brokers(admin)
+        with self.bad_data_is_a_reason():
+            self._examine_topics(admin, found, described)
+        with self.bad_data_is_a_reason():
+            for path, quotas in admin.configs.read_client_quotas().items():
+                self.warnings += _ignored(path, unusable_in_quota(path, quotas))
+
+    def examine_placement(self, file: ClusterFile | None) -> PlacementState | None:
+        """Return the state of the placement service of a local cluster, None: it has none."""
+        if file is None or file.placement is None:
+            return None
+        placement = file.placement
+        state, message = placement.state, placement.message
+        if placement.endpoint:
+            answer = placement_status(placement, timeout_s=_PLACEMENT_LIMIT_S)
+            state, message = ("unreachable", "") if answer is None else answer
+        if state == "unreachable":
+            self.warnings.append("the placement service does not answer")
+        elif state == "failed":
+            self.warnings.append(f"the placement service failed: {message}")
+        return PlacementState(placement.endpoint, state, message)
+
+    def _examine_settings_of_brokers(self, admin: ZkAdminStore) -> None:
+        ids = sorted(admin.read_brokers())
+        for name, config in admin.configs.read_broker_configs(ids).items():
+            if isinstance(config, BadDataError):
+                self.warnings.append(f"dynamic settings are ignored: {config}")
+                continue
+            of_all = name == DEFAULT_ENTITY_NAME
+            unusable = unusable_in_broker(config, KAFKA_SETTINGS, of_all=of_all)
+            self.warnings += _ignored("all brokers" if of_all else f"broker {name}", unusable)
+
+    # --- topics ---
+
+    def _examine_topics(
+        self, admin: ZkAdminStore, found: Topics, described: DescribeControllerResponse | None
+    ) -> None:
+        """Examine what cannot be read or written of topics, and what their partitions wait for."""
+        self.reasons += found.unreadable
+        self.reasons += self._why_states_stay(described)
+        names = admin.topics.read_topic_names()
+        for topic, config in admin.configs.read_topic_configs(names).items():
+            if isinstance(config, BadDataError):
+                self.warnings.append(
+                    f"the settings of topic {topic} cannot be read: {config}; brokers keep those"
+                    " that they know, or delete nothing"
+                )
+            else:
+                self.warnings += _ignored(f"topic {topic}", unusable_in_topic(config))
+        registered = admin.read_brokers()
+        self.warnings += _on_brokers_without_replicas(found.partitions, registered)
+        waiting = [(p.topic_partition, p.waiting_reason(registered)) for p in found.partitions]
+        self.reasons += [f"{partition} {reason}" for partition, reason in waiting if reason][
+            :_NAMED_PARTITIONS
+        ]
+
+    def _why_states_stay(self, described: DescribeControllerResponse | None) -> list[str]:
+        """Name the states that ZooKeeper lets the controller read but not change."""
+        refused = () if described is None else described.refused_states
+        paths = {p: TopicPartitionStateZNode.path(p) for p in refused}
+        return [
+            f"{partition}: ZooKeeper refuses to let the controller change {path};"
+            f" to allow it: setAcl {path} world:anyone:cdrwa"
+            for partition, path in paths.items()
+            if not any(path in reason for reason in self.reasons)
+        ][:_NAMED_PARTITIONS]
+
+
+def placement_status(service: PlacementEntry, *, timeout_s: float) -> tuple[str, str] | None:
+    """Return the state of the service and a message; None when it does not answer."""
+    from regent.transport.control.client import RequestError
+    from regent.transport.control.remote_ref import actor_at, ask
+
+    try:
+        with actor_at(service.endpoint, client_id=_CLIENT_ID) as actor:
+            request = PlacementStatusRequest()
+            status = ask(actor, request, PlacementStatusResponse, timeout_s=timeout_s)
+            return status.state, status.message
+    except RequestError:
+        return None
+
+
+def _replaced_data(admin: ZkAdminStore, data_dir: Path | None) -> list[str]:
+    """Return why the brokers of ``data_dir`` refuse ZooKeeper's data: one line, or none.
+
+    The reason of the first broker is enough. Raises ``BadDataError`` when ``/cluster/id`` is
+    unreadable.
+    """
+    if data_dir is None:
+        return []
+    cluster_id, zxid, mark = admin.read_cluster_id(), admin.latest_zxid(), admin.read_mark()
+    for meta in sorted(data_dir.glob("broker-*/*/meta.properties")):
+        directory = LogDirectory(meta.parent)
+        try:
+            directory.read_meta_properties()
+            directory.check_cluster(cluster_id)
+            directory.check_not_older(zxid, mark, directory.read_seen())
+        except ForeignDirectoryError as error:
+            return [str(error)]
+        except StorageError:
+            continue  # the broker reports that
+    return []
+
+
+def _why_no_broker_is_elected(admin: ZkAdminStore) -> list[str]:
+    try:
+        epoch = admin.read_controller_epoch()
+    except UnreadableError:
+        return []  # reported already
+    except BadDataError as error:
+        return [str(error)]
+    return [NO_CONTROLLER_EPOCH_LEFT] if epoch == MAX_CONTROLLER_EPOCH else []
+
+
+def _on_brokers_without_replicas(
+    partitions: Sequence[DescribedPartition],
+    registered: Mapping[BrokerId, BrokerRegistration | BadDataError],
+) -> Iterator[str]:
+    """Yield a line for each broker with ``no_replicas`` that has some, with the command."""
+    for broker_id, registration in registered.items():
+        if isinstance(registration, BadDataError) or not registration.info.no_replicas:
+            continue
+        placed = [p.topic_partition for p in partitions if broker_id in p.assignment.replicas]
+        if placed:
+            yield (
+                f"broker {broker_id} has the setting no_replicas, and"
+                f" {counted(len(placed), 'replica')}: {listed(placed, _NAMED_PARTITIONS)}: move"
+                f" them: {program()} jobs plan decommission --from {broker_id}"
+            )
+
+
+def _ignored(owner: str, problems: Mapping[str, str]) -> Iterator[str]:
+    """Yield a line for each setting in ZooKeeper that is not in force."""
+    for name, problem in sorted(problems.items()):
+        yield f"{owner}: the setting {name} {problem}; it is ignored"
