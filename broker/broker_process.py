@@ -274,18 +274,9 @@ class BrokerProcess(ControllerListener):
         self._loop = ListenerLoop()
         self._undo.callback(self._loop.close)
         broker_id = self._options.broker_id
-        self._replication = Replication(
-            self._keys.context,
-            broker_id,
-            self._settings,
-            self._scheduler,
-            self._loop,
-            self._users,
-            self._credentials,
-        )
-        self._topics = BrokerTopicService(
-            self._keys.context, broker_id, self._settings, self._scheduler
-        )
+        base = self._keys.context, broker_id, self._settings, self._scheduler
+        self._replication = Replication(*base, self._loop, self._users, self._credentials)
+        self._topics = BrokerTopicService(*base)
         self._status.add_warner(self._topics.coordinator_warnings)
         self._status.add_warner(self._replication.packet_loss.warnings)
         actor = Broker(
