@@ -16,7 +16,6 @@ from regent.client.broker_answers import (
     answers_and_failures,
     silence_of,
     warnings_of,
-    warnings_of_kafka,
 )
 from regent.client.cluster_connection import Cluster, ClusterNotFoundError, pass_cluster
 from regent.client.command_config import SECURITY_OF_COMMAND
@@ -132,8 +131,7 @@ def _examine(cluster: Cluster) -> Health:
     except ClusterNotFoundError as error:
         return Health(health.zookeeper, [*health.reasons, str(error)])
     health.zookeeper["connected"] = True
-    state = Troubles(health.reasons, health.warnings).examine_placement(file)
-    health.placement = None if state is None else state._asdict()
+    health.placement = Troubles(health.reasons, health.warnings).examine_placement(file)
     return health
 
 
@@ -158,7 +156,6 @@ def _examine_cluster(
         live = [broker for broker in registered if isinstance(broker, BrokerRegistration)]
         answers, failures = answers_and_failures(live)
         health.warnings += [*silence_of(failures), *warnings_of(answers)]
-        health.warnings += warnings_of_kafka(row.info for row in live)
         of_live = {broker.info.broker_id: broker for broker in live}
         slow = list(slow_brokers(of_live, described, answers))
         health.slow_brokers = [broker_id for broker_id, _ in slow]

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
+from regent.client.broker_answers import warnings_of_kafka
 from regent.client.controller_ref import ControllerRef
 from regent.client.partitions import DescribedPartition, Topics
 from regent.client.wording import counted, listed
@@ -50,14 +51,6 @@ _CLIENT_ID: Final = "regent-cli"
 _CONTROLLER_LIMIT_S: Final = 3.0
 _PLACEMENT_LIMIT_S: Final = 1.0
 _NAMED_PARTITIONS: Final = 5
-
-
-class PlacementState(NamedTuple):
-    """What the placement service is doing."""
-
-    endpoint: str
-    state: str
-    message: str
 
 
 @dataclass(slots=True)
@@ -169,31 +162,34 @@ class Troubles:
         with self.bad_data_is_a_reason():
             self._examine_failures(admin)
         with self.bad_data_is_a_reason():
-            self._examine_settings_of_brokers(admin)
+            self._examine_brokers(admin)
         with self.bad_data_is_a_reason():
             self._examine_topics(admin, found, described)
         with self.bad_data_is_a_reason():
             for path, quotas in admin.configs.read_client_quotas().items():
                 self.warnings += _ignored(path, unusable_in_quota(path, quotas))
 
-    def examine_placement(self, file: ClusterFile | None) -> PlacementState | None:
-        """Return the state of the placement service of a local cluster, None: it has none."""
+    def examine_placement(self, file: ClusterFile | None) -> dict[str, object] | None:
+        """Return the address and the state of the placement service of a local cluster, if any."""
         if file is None or file.placement is None:
             return None
         placement = file.placement
         state, message = placement.state, placement.message
         if placement.endpoint:
-            answer = placement_status(placement, timeout_s=_PLACEMENT_LIMIT_S)
+            answer = _placement_status(placement, timeout_s=_PLACEMENT_LIMIT_S)
             state, message = ("unreachable", "") if answer is None else answer
         if state == "unreachable":
             self.warnings.append("the placement service does not answer")
         elif state == "failed":
             self.warnings.append(f"the placement service failed: {message}")
-        return PlacementState(placement.endpoint, state, message)
+        return {"endpoint": placement.endpoint, "state": state, "message": message}
 
-    def _examine_settings_of_brokers(self, admin: ZkAdminStore) -> None:
-        ids = sorted(admin.read_brokers())
-        for name, config in admin.configs.read_broker_configs(ids).items():
+    def _examine_brokers(self, admin: ZkAdminStore) -> None:
+        """Examine their settings in ZooKeeper, and the log directories of those of Kafka."""
+        found = admin.read_brokers()
+        live = [row.info for row in found.values() if isinstance(row, BrokerRegistration)]
+        self.warnings += warnings_of_kafka(live)
+        for name, config in admin.configs.read_broker_configs(sorted(found)).items():
             if isinstance(config, BadDataError):
                 self.warnings.append(f"dynamic settings are ignored: {config}")
                 continue
@@ -237,7 +233,7 @@ class Troubles:
         ][:_NAMED_PARTITIONS]
 
 
-def placement_status(service: PlacementEntry, *, timeout_s: float) -> tuple[str, str] | None:
+def _placement_status(service: PlacementEntry, *, timeout_s: float) -> tuple[str, str] | None:
     """Return the state of the service and a message; None when it does not answer."""
     from regent.transport.control.client import RequestError
     from regent.transport.control.remote_ref import actor_at, ask

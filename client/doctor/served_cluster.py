@@ -9,9 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
-from regent.client.broker_answers import warnings_of_kafka
 from regent.client.broker_request import NoAnswerError, ask_broker
 from regent.client.command_config import SECURITY_OF_COMMAND
 from regent.client.controller_ref import ControllerRef
@@ -21,12 +20,13 @@ from regent.client.live_brokers import read_live_brokers
 from regent.client.log_sizes import LogDirectorySize, LogSize, read_log_dirs
 from regent.client.missing_brokers import EndsOfBrokers, MissingBroker, restless_brokers
 from regent.client.obstacles import move_obstacles
-from regent.client.partitions import DescribedPartition, read_partitions
+from regent.client.partitions import DescribedPartition, Topics, read_partitions
 from regent.client.slow_brokers import slow_brokers
 from regent.cluster.cluster_file import ClusterFile
 from regent.core.errors import BadDataError, Errors, RegentError
 from regent.core.model import BrokerId, BrokerRegistration, EndPoint
 from regent.core.protocol.broker import DescribeMetadataRequest, DescribeMetadataResponse
+from regent.core.protocol.controller import DescribeControllerResponse
 from regent.core.protocol.messages.transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,
@@ -47,6 +47,9 @@ class ClockReading(NamedTuple):
 
     ahead_s: float
     doubt_s: float
+
+
+_Told: TypeAlias = tuple[DescribeMetadataResponse, ClockReading | None]
 
 
 @dataclass(slots=True)
@@ -93,7 +96,6 @@ def read_served(
 
     Raises ``BadDataError``; ``troubles`` then has what was found before.
     """
-    supervised = {} if file is None else file.brokers
     controller, answer = troubles.find_controller(admin, data_dir), None
     troubles.examine_placement(file)
     live = read_live_brokers(admin)
@@ -101,28 +103,18 @@ def read_served(
     deleted = admin.topics.read_topics_being_deleted().intersection(names)
     found = read_partitions(admin, [name for name in names if name not in deleted])
     configs = admin.configs.read_topic_configs(names)
-    rules = None if controller is None else live.get(controller.broker_id)
-    if rules is not None and not rules.info.is_of_kafka:
-        with ControllerRef(admin.read_controller_endpoint, client_id=_CLIENT_ID) as ref:
-            answer = troubles.ask_controller(ref)
+    if controller is not None:
+        answer = _ask_controller(admin, live.get(controller.broker_id), troubles)
     troubles.examine(admin, found, answer)
-    troubles.warnings += warnings_of_kafka(registration.info for registration in live.values())
     defaults = [int(rows.get(_MIN_INSYNC, "1")) for rows in settings.values()]
     moving = [p.topic_partition for p in found.partitions if p.assignment.is_being_reassigned]
-    ours = {b: r.info.control_peer for b, r in live.items() if r.info.control_peer is not None}
-    endpoints = [e for r in live.values() if (e := SECURITY_OF_COMMAND.endpoint_of(r.info))]
-    with ThreadPoolExecutor(_AT_ONCE) as threads:
-        asked = dict(zip(ours, threads.map(_told_at, ours.values()), strict=True))
-        old = list(threads.map(_old_transactions, endpoints))
+    asked, old = _ask_brokers(live)
     told = {broker: row for broker, row in asked.items() if not isinstance(row, str)}
     caches = {broker: row[0] for broker, row in told.items()}
     log_dirs = read_log_dirs(live)
     elected_ms = 0 if controller is None else controller.elected_ms
+    supervised = {} if file is None else file.brokers
     ends = EndsOfBrokers(admin.read_ends(), supervised, answer, elected_ms)
-    assigned = {broker for p in found.partitions for broker in p.assignment.replicas}
-    missing = {broker: ends.of(broker) for broker in sorted(assigned - live.keys())}
-    known = {*live, *missing, *supervised}
-    troubles.warnings += [one.sentence() for one in ends.recent_failures(known)]
     return ServedCluster(
         live,
         found.partitions,
@@ -132,19 +124,57 @@ def read_served(
         {b: r.info.software for b, r in live.items()} | dict(answer.software if answer else ()),
         deletion_obstacles(admin, sorted(deleted), answer),
         move_obstacles(admin, moving) if moving else (),
-        sorted({name for names_of_one in old for name in names_of_one}),
+        old,
         dict(slow_brokers(live, answer, caches)),
         dict(restless_brokers(answer)),
         {b: row[1] for b, row in told.items() if row[1] is not None},
         log_dirs,
         _unassigned(admin, found.partitions, log_dirs),
-        missing,
+        _missing(live, found, ends, troubles),
         {broker: row for broker, row in sorted(asked.items()) if isinstance(row, str)},
         troubles,
     )
 
 
-def _told_at(endpoint: str) -> tuple[DescribeMetadataResponse, ClockReading | None] | str:
+def _missing(
+    live: Mapping[BrokerId, BrokerRegistration],
+    found: Topics,
+    ends: EndsOfBrokers,
+    troubles: Troubles,
+) -> Mapping[BrokerId, MissingBroker]:
+    """Return the brokers that have replicas and are not there; note others that failed today."""
+    assigned = {broker for p in found.partitions for broker in p.assignment.replicas}
+    missing = {broker: ends.of(broker) for broker in sorted(assigned - live.keys())}
+    known = {*live, *missing, *ends.supervised}
+    troubles.warnings += [one.sentence() for one in ends.recent_failures(known)]
+    return missing
+
+
+def _ask_controller(
+    admin: ZkAdminStore, broker: BrokerRegistration | None, troubles: Troubles
+) -> DescribeControllerResponse | None:
+    """Ask the broker that rules, unless it is one of Kafka, which answers no such request."""
+    if broker is None or broker.info.is_of_kafka:
+        return None
+    with ControllerRef(admin.read_controller_endpoint, client_id=_CLIENT_ID) as controller:
+        return troubles.ask_controller(controller)
+
+
+def _ask_brokers(
+    live: Mapping[BrokerId, BrokerRegistration],
+) -> tuple[
+    Mapping[BrokerId, tuple[DescribeMetadataResponse, ClockReading | None] | str], list[str]
+]:
+    """Return what each of our brokers tells, or why not; and transactions that do not end."""
+    ours = {b: r.info.control_peer for b, r in live.items() if r.info.control_peer is not None}
+    endpoints = [e for r in live.values() if (e := SECURITY_OF_COMMAND.endpoint_of(r.info))]
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        asked = dict(zip(ours, threads.map(_told_at, ours.values()), strict=True))
+        old = list(threads.map(_old_transactions, endpoints))
+    return asked, sorted({name for names_of_one in old for name in names_of_one})
+
+
+def _told_at(endpoint: str) -> _Told | str:
     """Return the metadata cache of a broker and its clock, or why it does not tell them."""
     request = DescribeMetadataRequest()
     try:
