@@ -43,8 +43,7 @@ def under_min_isr_warnings(replicas: ReplicaManager) -> Sequence[str]:
     few = [
         partition.topic_partition
         for partition in _led(replicas)
-        if (log := partition.log) is not None
-        and len(partition.isr) < log.config.min_insync_replicas
+        if len(partition.isr) < partition.min_isr
     ]
     if not few:
         return ()

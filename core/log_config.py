@@ -138,7 +138,7 @@ class LogConfig:
     min_insync_replicas: int = _of_topics(
         1,
         "min.insync.replicas",
-        "How many replicas must be in sync for a record with acks=all.",
+        "How many replicas must be in sync for a record with acks=all; all, if a topic has fewer.",
         limits=(1, INT_MAX),
     )
     retention_bytes: int = _of_topics(

@@ -121,12 +121,12 @@ PARTITIONS: Final = MetricTable[Partition](
     gauge(
         "UnderMinIsr",
         "1 when the ISR is below min.insync.replicas",
-        lambda p: len(p.isr) < _min_isr(p),
+        lambda p: len(p.isr) < p.min_isr,
     ),
     gauge(
         "AtMinIsr",
         "1 when min.insync.replicas are in the ISR and no more",
-        lambda p: len(p.isr) == _min_isr(p),
+        lambda p: len(p.isr) == p.min_isr,
     ),
     labels=("topic", "partition"),
 )
@@ -230,7 +230,7 @@ def _counts(hosted: Collection[Partition], max_timeout_ms: int) -> tuple[Counter
         seen = _NO_PRODUCERS if log is None else log.producer_summary(max_timeout_ms)
         counts["ProducerIdCount"] += seen.producers
         if partition.role is Role.LEADER:
-            size, least = len(partition.isr), _min_isr(partition)
+            size, least = len(partition.isr), partition.min_isr
             counts["LeaderCount"] += 1
             counts["UnderReplicatedPartitions"] += partition.is_under_replicated
             counts["UnderMinIsrPartitionCount"] += size < least
@@ -243,11 +243,6 @@ def _counts(hosted: Collection[Partition], max_timeout_ms: int) -> tuple[Counter
         _give_way(number)
     counts["PartitionCount"] = len(hosted)
     return counts, max_lag
-
-
-def _min_isr(partition: Partition) -> int:
-    log = partition.log  # None: it has just failed
-    return 0 if log is None else log.config.min_insync_replicas
 
 
 def _topics(replicas: ReplicaManager) -> Iterator[tuple[Sequence[str], TopicStats]]:

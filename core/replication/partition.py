@@ -230,8 +230,13 @@ class Partition:
 
     @property
     def min_isr(self) -> int:
-        """``min.insync.replicas``: how many replicas must be in sync for ``acks=all``."""
-        return self.local_log.config.min_insync_replicas
+        """How many replicas must be in sync for ``acks=all``: all, if there are fewer than set.
+
+        0 if the log has just failed.
+        """
+        if self.log is None:
+            return 0
+        return min(self.log.config.min_insync_replicas, len(self.assignment.replicas))
 
     @property
     def maximal_isr(self) -> tuple[BrokerId, ...]:
@@ -353,7 +358,7 @@ class Partition:
         if self.is_all_committed:
             return False
         maximal = self.maximal_isr
-        if len(self.isr) < min(self.min_isr, len(self.assignment.replicas)) or any(
+        if len(self.isr) < self.min_isr or any(
             member not in self.followers for member in maximal if member != self.leader
         ):
             return False

@@ -128,10 +128,8 @@ class DelayedProduce(DelayedOperation):
             or self._partitions.get(partition.topic_partition) is not partition
         ):
             return Errors.NOT_LEADER_OR_FOLLOWER
-        if partition.high_watermark < awaited.required_offset:
-            return None
-        is_enough = len(partition.maximal_isr) >= partition.min_isr
-        return Errors.NONE if is_enough else Errors.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        # With fewer replicas in sync than min.insync.replicas it does not rise.
+        return None if partition.high_watermark < awaited.required_offset else Errors.NONE
 
 
 class Produce:

@@ -13,7 +13,6 @@ from kafka.codec import has_lz4, has_snappy, has_zstd
 from kafka.errors import (
     KafkaError,
     MessageSizeTooLargeError,
-    NotEnoughReplicasError,
     OffsetOutOfRangeError,
     TopicAlreadyExistsError,
 )
@@ -125,13 +124,10 @@ def test_a_position_beyond_the_end_is_reset(bootstrap: str, new_topic: CreateTop
     assert read(lenient, len(VALUES)) == VALUES
 
 
-def test_refusals_have_their_names(bootstrap: str, new_topic: CreateTopic):
+def test_a_refusal_has_its_name(bootstrap: str, new_topic: CreateTopic):
     small = new_topic(max_message_bytes=1_000)
     with pytest.raises(MessageSizeTooLargeError):
         produce(bootstrap, small, [b"x" * 2_000])
-    alone = new_topic(replicas=1, min_insync_replicas=2)
-    with pytest.raises(NotEnoughReplicasError):
-        produce(bootstrap, alone, [b"x"], acks="all", retries=0, enable_idempotence=False)
 
 
 @pytest.fixture
