@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 from unittest.mock import patch
 
@@ -14,13 +15,19 @@ from tests.support.memory_logs import MemoryDeletedLogs, MemoryLog
 
 
 def every_replica_counts_as_in_sync() -> Any:
-    """A topic is remembered with all its replicas, also those that lack records."""
+    """A topic is remembered with all its replicas, also those that lack records.
+
+    Brokers do not notice either that a log lacks records: this alone is caught very rarely.
+    """
 
     def with_all(replicas: tuple[int, ...], isr: tuple[int, ...], epoch: int) -> DeletedPartition:
         del isr
         return DeletedPartition(replicas, replicas, epoch)
 
-    return patch.object(deleted_topics, "DeletedPartition", with_all)
+    stack = ExitStack()
+    stack.enter_context(patch.object(deleted_topics, "DeletedPartition", with_all))
+    stack.enter_context(logs_that_lack_records_held())
+    return stack
 
 
 def deleted_logs_not_held() -> Any:
