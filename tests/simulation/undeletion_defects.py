@@ -9,8 +9,10 @@ from unittest.mock import patch
 
 from regent.core.controller.topics import deleted_topics
 from regent.core.controller.topics.deleted_topics import DeletedTopics
+from regent.core.model import TopicPartition
 from regent.core.ports import DeletedPartition
 from regent.core.protocol.controller import HeldLogs
+from regent.storage.directory_logs import DirectoryLogs
 from tests.support.memory_logs import MemoryDeletedLogs, MemoryLog
 
 
@@ -65,7 +67,13 @@ def logs_that_lack_records_held() -> Any:
     def as_whole(self: MemoryDeletedLogs, log: MemoryLog, *, is_whole: bool) -> None:
         add(self, log, is_whole=is_whole or log.lacks_records)
 
-    return patch.object(MemoryDeletedLogs, "add", as_whole)
+    def is_whole(self: DirectoryLogs, name: TopicPartition) -> bool:
+        return name not in self.suspects.names
+
+    stack = ExitStack()
+    stack.enter_context(patch.object(MemoryDeletedLogs, "add", as_whole))
+    stack.enter_context(patch.object(DirectoryLogs, "_is_whole", is_whole))
+    return stack
 
 
 SEARCH_FROM: dict[Callable[[], Any], int] = {
