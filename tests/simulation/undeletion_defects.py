@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 from unittest.mock import patch
 
 from regent.core.controller.topics import deleted_topics
 from regent.core.controller.topics.deleted_topics import DeletedTopics
+from regent.core.model import TopicPartition
 from regent.core.ports import DeletedPartition
 from regent.core.protocol.controller import HeldLogs
+from regent.storage.directory_logs import DirectoryLogs
 from tests.support.memory_logs import MemoryDeletedLogs, MemoryLog
 
 
 def every_replica_counts_as_in_sync() -> Any:
-    """A topic is remembered with all its replicas, also those that lack records."""
+    """A topic is remembered with all its replicas, also those that lack records.
+
+    Brokers do not notice either that a log lacks records: this alone is caught very rarely.
+    """
 
     def with_all(replicas: tuple[int, ...], isr: tuple[int, ...], epoch: int) -> DeletedPartition:
         del isr
         return DeletedPartition(replicas, replicas, epoch)
 
-    return patch.object(deleted_topics, "DeletedPartition", with_all)
+    stack = ExitStack()
+    stack.enter_context(patch.object(deleted_topics, "DeletedPartition", with_all))
+    stack.enter_context(logs_that_lack_records_held())
+    return stack
 
 
 def deleted_logs_not_held() -> Any:
@@ -58,7 +67,13 @@ def logs_that_lack_records_held() -> Any:
     def as_whole(self: MemoryDeletedLogs, log: MemoryLog, *, is_whole: bool) -> None:
         add(self, log, is_whole=is_whole or log.lacks_records)
 
-    return patch.object(MemoryDeletedLogs, "add", as_whole)
+    def is_whole(self: DirectoryLogs, name: TopicPartition) -> bool:
+        return name not in self.suspects.names
+
+    stack = ExitStack()
+    stack.enter_context(patch.object(MemoryDeletedLogs, "add", as_whole))
+    stack.enter_context(patch.object(DirectoryLogs, "_is_whole", is_whole))
+    return stack
 
 
 SEARCH_FROM: dict[Callable[[], Any], int] = {
