@@ -40,7 +40,7 @@ from tests.simulation.network import Exchange, Network
 from tests.simulation.records import RecordObserver
 from tests.simulation.simulated_logs import LostBatches, SimulatedDisk
 from tests.simulation.transaction_server import TransactionWorld
-from tests.simulation.virtual_time import VirtualTime
+from tests.simulation.virtual_time import AWAKE, VirtualTime
 from tests.support.fake_zookeeper import FakeZooKeeperServer, Hook
 from tests.support.world import Znodes
 
@@ -128,6 +128,7 @@ class Cluster(Znodes):
         self.after_step: Callable[[], None] = lambda: None
         self.before_rest: Callable[[], None] = lambda: None
         self.rest_step_ms = FETCH_INTERVAL_MS
+        self.closing_logs_ms = 0  # from the end of a process to the end of its session
         self.handle_control_request: Callable[
             [SimulatedBroker, Exchange], ControlResponse | ControlRequestRefusedError
         ] = SimulatedBroker.handle_control_request
@@ -252,15 +253,21 @@ class Cluster(Znodes):
         self.zookeeper.expire(session_id)
 
     def _stop(self, broker: SimulatedBroker) -> None:
-        """End a process and its session, as at the end of a controlled shutdown."""
+        """End a process, and its session when the logs are closed; another rules before that."""
         if broker.broker_id in self.in_call:  # its controller is stopped first
             self.time.schedule(broker, FETCH_INTERVAL_MS, lambda: self._stop(broker))
             return
         if broker.groups is not None:
             broker.groups.stop()
         broker.replica_manager.checkpoint_high_watermarks()
+        if self.closing_logs_ms and not broker.info.is_of_kafka:
+            broker.controller.give_up()
         self.kill(broker.broker_id, is_clean=True)
-        self.expire(broker.session.session_id)
+        session_id = broker.session.session_id
+        if self.closing_logs_ms:
+            self.time.schedule(AWAKE, self.closing_logs_ms, lambda: self.expire(session_id))
+        else:
+            self.expire(session_id)
 
     # --- steps ---
 
