@@ -50,6 +50,7 @@ class DelayedConsumerFetch(DelayedOperation):
         self._answers: dict[TopicPartition, ConsumedPartition] = {}
         self._size = 0
         self._is_urgent = False  # there is an error or a diverging log
+        self._absent = 0  # partitions that did not exist at first
 
     def on_changes(self, topic_partitions: Collection[TopicPartition]) -> bool:
         """Read these partitions, for the first time or again, in this order."""
@@ -61,9 +62,13 @@ class DelayedConsumerFetch(DelayedOperation):
                 topic_partition, self._positions[topic_partition]
             )
             self._size += answer.records.size
-            if answer.error_code is not Errors.NONE or answer.diverging_epoch != NO_EPOCH:
+            error = answer.error_code
+            if before is None and error is Errors.UNKNOWN_TOPIC_OR_PARTITION:
+                self._absent += 1  # the others are awaited: a client would ask again at once
+            elif error is not Errors.NONE or answer.diverging_epoch != NO_EPOCH:
                 self._is_urgent = True
-        return self._is_urgent or self._size >= self._min_bytes
+        has_any = self._absent < len(self._answers)
+        return self._is_urgent or self._size >= self._min_bytes or not has_any
 
     def answer(self) -> Answer:
         """Answer with what was read."""

@@ -249,8 +249,22 @@ def test_a_fetch_without_partitions_or_wait_time_is_answered_at_once(leader: Rec
 
 
 def test_an_error_in_one_partition_ends_the_wait(leader: RecordBroker) -> None:
-    answer = leader.consume({T1: 0, TopicPartition("u", 0): 0}).answer
+    answer = leader.consume({T1: 0, T0: 99}).answer
     assert answer[T1].error_code is Errors.NONE
+
+
+def test_a_partition_that_does_not_exist_ends_the_wait_only_if_there_is_no_other(
+    leader: RecordBroker,
+) -> None:
+    absent = TopicPartition("u", 0)
+    assert (
+        leader.consume({absent: 0}).answer[absent].error_code is Errors.UNKNOWN_TOPIC_OR_PARTITION
+    )
+    asked = leader.consume({T0: 2, absent: 0})
+    assert asked.is_waiting
+    commit(leader)
+    assert consumed(asked.answer[T0]) == [b"c", b"d"]
+    assert asked.answer[absent].error_code is Errors.UNKNOWN_TOPIC_OR_PARTITION
 
 
 @pytest.mark.parametrize(
