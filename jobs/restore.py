@@ -41,21 +41,14 @@ from regent.client.cluster_connection import (
     client_settings,
     pass_cluster,
 )
-from regent.client.command_config import SECURITY_OF_COMMAND, CommandConfig
-from regent.config.addresses import tcp_endpoint
+from regent.client.command_config import SECURITY_OF_COMMAND
 from regent.config.command_line import program
-from regent.core.errors import Errors, RegentError
-from regent.core.protocol.messages.produce import (
-    PartitionProduceData,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceData,
-)
 from regent.core.setting import LONG_MAX
-from regent.jobs.backup import Settings, own_configs, said, topic_configs
+from regent.jobs.backup import own_configs, said, topic_configs
 from regent.jobs.command import print_summary, progress, run_job
 from regent.jobs.files import check_shared, inside, path_to_read
 from regent.jobs.job_session import job_session, spark_options
+from regent.jobs.leader_connections import BrokerAccess, LeaderConnections, RestoreError
 from regent.jobs.tables import Batches, mapped
 from regent.jobs.topic_backup import (
     COLUMNS,
@@ -72,11 +65,6 @@ from regent.records.record_batch import (
     read_header,
     restored_batches,
 )
-from regent.transport.control.client import RequestError
-from regent.transport.kafka.api import KafkaApiKey
-from regent.transport.kafka.broker_connection import BrokerConnection
-from regent.transport.kafka.message_codec import decoded, encoded
-from regent.transport.kafka.primitives import MalformedRequestError
 
 KEEPS_OFFSETS: Final = "regent.keeps.offsets"
 _WRITING: Final = "true"
@@ -109,9 +97,6 @@ _MEANWHILE: Final[Mapping[str, str]] = {
 _CODECS: Final = {"none": NONE, "gzip": GZIP, "snappy": SNAPPY, "lz4": LZ4, "zstd": ZSTD}
 _BATCH_BYTES: Final = 512 * 1024
 _TIMEOUT_S: Final = 60.0
-_PAUSE_S: Final = 0.2
-_CONNECT_MS: Final = 5_000
-_PRODUCE_VERSION: Final = 8
 _TOPIC: Final = ResourceType.TOPIC
 _SMALL: Final = 1_000_000  # records up to which a quick start is worth more than a fast JVM
 _MOST_TASKS: Final = 1_000
@@ -126,17 +111,6 @@ _DONE_SCHEMA: Final = pa.schema(
         ("bytes", pa.int64()),
     ]
 )
-_AGAIN: Final = frozenset(
-    {
-        Errors.NOT_LEADER_OR_FOLLOWER,
-        Errors.LEADER_NOT_AVAILABLE,
-        Errors.UNKNOWN_TOPIC_OR_PARTITION,
-        Errors.NOT_ENOUGH_REPLICAS,
-        Errors.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-        Errors.REQUEST_TIMED_OUT,
-        Errors.KAFKA_STORAGE_ERROR,
-    }
-)
 
 _HELP: Final = """Make the topics of a backup again, with their offsets, timestamps and headers.
 
@@ -148,10 +122,6 @@ partitions as those of any new topic.
 Example:
   regent jobs restore --from /backup/orders --topics 'orders-eu'
 """
-
-
-class RestoreError(RegentError):
-    """Topics cannot be restored; the message names the first one and the remedy."""
 
 
 @click.command("restore", help=_HELP)
@@ -424,13 +394,6 @@ def _alter(admin: AdminClient, topics: Mapping[str, Mapping[str, str | None]]) -
 # --- the records: on executors --------------------------------------------------------------------
 
 
-class BrokerAccess(NamedTuple):
-    """How tasks connect to brokers; the files that ``config`` names are on their machines, too."""
-
-    settings: Settings
-    config: CommandConfig | None
-
-
 class WrittenPartition(NamedTuple):
     """What was written of a partition.
 
@@ -505,84 +468,6 @@ def _rows(batches: Batches) -> Iterator[tuple[tuple[str, int], RestoredRecord]]:
         ):
             pairs = [(h["key"].encode(), h["value"]) for h in headers or ()]
             yield (topic, number), RestoredRecord(offset, time_us // 1000, key, value, pairs)
-
-
-class LeaderConnections:
-    """Writes batches to the leaders of partitions, again where the outcome is not known."""
-
-    def __init__(self, access: BrokerAccess) -> None:
-        self._admin = AdminClient(dict(access.settings))
-        self._security = None if access.config is None else access.config.security()
-        self._connections: dict[str, BrokerConnection] = {}
-        self._leaders: dict[tuple[str, int], str] = {}
-
-    def close(self) -> None:
-        """Close the connections."""
-        for connection in self._connections.values():
-            connection.close()
-
-    def produce(self, topic: str, number: int, batch: bytearray, offset: int) -> None:
-        """Append a batch that begins at an offset. Raises ``RestoreError``."""
-        data = PartitionProduceData(index=number, records=bytes(batch))
-        request = ProduceRequest(
-            timeout_ms=round(_TIMEOUT_S * 500),
-            topic_data=(TopicProduceData(name=topic, partition_data=(data,)),),
-        )
-        body = encoded(request, _PRODUCE_VERSION, is_flexible=False)
-        deadline = time.monotonic() + _TIMEOUT_S
-        while (why := self._tried(topic, number, body, offset)) is not None:
-            if time.monotonic() > deadline:
-                raise RestoreError(f"{topic}-{number}: {why}")
-            self._leaders.pop((topic, number), None)
-            time.sleep(_PAUSE_S)
-
-    def _tried(self, topic: str, number: int, body: bytes, offset: int) -> str | None:
-        """Send a request; return why it must be sent again, None: it is done."""
-        try:
-            connection = self._leader_of(topic, number)
-            if connection is None:
-                return "it has no leader"
-            received = connection.exchange(
-                KafkaApiKey.PRODUCE, _PRODUCE_VERSION, body, timeout_ms=round(_TIMEOUT_S * 1000)
-            )
-            answer = decoded(ProduceResponse, received, _PRODUCE_VERSION, is_flexible=False)
-        except (RequestError, MalformedRequestError) as error:
-            return str(error)
-        except KafkaException as error:
-            return said(error)
-        found = answer.responses[0].partition_responses[0]
-        code = Errors(found.error_code)
-        if code in _AGAIN:
-            return code.name
-        if code is not Errors.NONE:
-            is_other = code is Errors.INVALID_RECORD
-            remedy = ": delete the topic and restore it again" if is_other else ""
-            raise RestoreError(f"{topic}-{number}: {found.error_message or code.name}{remedy}")
-        if found.base_offset != offset:
-            raise RestoreError(
-                f"{topic}-{number}: its leader does not keep offsets: is it a broker of Kafka's?"
-            )
-        return None
-
-    def _leader_of(self, topic: str, number: int) -> BrokerConnection | None:
-        place = self._leaders.get((topic, number))
-        if place is None:
-            listed = self._admin.list_topics(topic, timeout=_TIMEOUT_S)
-            for found in listed.topics[topic].partitions.values():
-                broker = listed.brokers.get(found.leader)
-                if broker is not None:
-                    self._leaders[topic, found.id] = tcp_endpoint(str(broker.host), broker.port)
-            place = self._leaders.get((topic, number))
-        if place is None:
-            return None
-        if place not in self._connections:
-            self._connections[place] = BrokerConnection(
-                place,
-                client_id="regent-restore",
-                connect_timeout_ms=_CONNECT_MS,
-                security=self._security,
-            )
-        return self._connections[place]
 
 
 main: Final = partial(run_job, _command, "restore")

@@ -24,6 +24,7 @@ from pyspark.sql import SparkSession
 
 from regent.jobs import backup, restore
 from regent.jobs.files import JobFiles
+from regent.jobs.leader_connections import BrokerAccess
 from regent.jobs.topic_backup import read_backup
 from regent.records.compression import ZSTD
 from regent.testing.regent_cluster import RegentCluster
@@ -199,7 +200,7 @@ def interrupt(cluster: RegentCluster, spark: SparkSession, out: str) -> None:
     folder = Path(out, "records", f"topic={TOPIC}")
     table = parquet.read_table(folder, filters=[("partition", "=", 1), ("offset", "<=", 150)])
     table = table.append_column("topic", pyarrow.array([TOPIC] * len(table)))
-    access = restore.BrokerAccess(settings, None)
+    access = BrokerAccess(settings, None)
     (done,) = restore.write_rows(access, ZSTD, iter(table.sort_by("offset").to_batches()))
     (row,) = done.to_pylist()
     assert (row["partition"], row["records"], row["end"]) == (1, 151, 151)

@@ -10,7 +10,7 @@ import pytest
 
 
 def between_two_opens(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
-    """Let ``act`` happen once: after the next ``Path.open`` for reading, before the one after it."""
+    """Let ``act`` happen once: before the second ``Path.open`` for reading."""
     opened, original = 0, Path.open
 
     def open_(path: Path, mode: str = "r", *args: Any, **options: Any) -> Any:
