@@ -46,7 +46,7 @@ from regent.jobs.topic_backup import (
     RECORDS,
     BackedUpTopic,
     Backup,
-    Committed,
+    GroupPosition,
     chosen,
     write_backup,
 )
@@ -200,7 +200,7 @@ def offsets_of(
 
 def _groups(
     client: AdminClient, partitions: Mapping[str, Sequence[int]]
-) -> dict[str, dict[TopicPartition, Committed]]:
+) -> dict[str, dict[TopicPartition, GroupPosition]]:
     listed = client.list_consumer_groups(request_timeout=_TIMEOUT_S).result()
     if listed.errors:
         raise listed.errors[0]
@@ -210,7 +210,7 @@ def _groups(
             [ConsumerGroupTopicPartitions(group)], request_timeout=_TIMEOUT_S
         )[group].result()
         offsets = {
-            TopicPartition(row.topic, row.partition): Committed(row.offset, row.metadata or "")
+            TopicPartition(row.topic, row.partition): GroupPosition(row.offset, row.metadata or "")
             for row in asked.topic_partitions
             if row.partition in partitions.get(row.topic, ()) and row.offset >= 0
         }

@@ -54,7 +54,7 @@ class BackedUpTopic(NamedTuple):
         return sum(end - start for start, end in self.offsets)
 
 
-class Committed(NamedTuple):
+class GroupPosition(NamedTuple):
     """What a group committed for a partition."""
 
     offset: int
@@ -65,7 +65,7 @@ class Backup(NamedTuple):
     """What ``backup.json`` says; ``groups`` has the committed offsets of each group."""
 
     topics: tuple[BackedUpTopic, ...]
-    groups: Mapping[str, Mapping[TopicPartition, Committed]]
+    groups: Mapping[str, Mapping[TopicPartition, GroupPosition]]
 
 
 def write_backup(backup: Backup, location: str, files: JobFiles) -> None:
@@ -99,7 +99,7 @@ def read_backup(location: str, files: JobFiles) -> Backup:
             tuple(_topic(row) for row in found["topics"]),
             {
                 group: {
-                    TopicPartition(r["topic"], r["partition"]): Committed(
+                    TopicPartition(r["topic"], r["partition"]): GroupPosition(
                         r["offset"], r.get("metadata", "")
                     )
                     for r in rows

@@ -143,7 +143,7 @@ class LogReader(DataSourceReader):
         except (BadDataError, StorageError, InputError):  # brokers before Kafka 2.8 had no file
             return None
 
-    def _chosen(self, partition: TopicPartition, logs: Sequence[ReplicaLog]) -> ReplicaLog:
+    def _chosen(self, topic_partition: TopicPartition, logs: Sequence[ReplicaLog]) -> ReplicaLog:
         """Return the replica to read. Raises ``DataLossError`` if a checkpoint does not tell."""
         is_uncommitted = self._options.include_uncommitted
         for log in logs:
@@ -154,7 +154,7 @@ class LogReader(DataSourceReader):
                 else:
                     problems[HIGH_WATERMARKS] += ": includeUncommitted=true reads to the end"
             if problems and self._has_records(log):
-                text = f"{partition}: {'; '.join(problems.values())}"
+                text = f"{topic_partition}: {'; '.join(problems.values())}"
                 self._options.report_data_loss(text)
         chosen = max(logs, key=lambda log: log[:3])
         if is_uncommitted and chosen.high_watermark < 0:
