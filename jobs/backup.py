@@ -39,12 +39,14 @@ from regent.jobs.command import print_summary, progress, run_job
 from regent.jobs.files import check_shared, inside
 from regent.jobs.job_session import job_session, spark_options
 from regent.jobs.new_directory import check_is_new, new_table
+from regent.jobs.source.columns import LARGEST_MS
 from regent.jobs.tables import Batches, mapped, write_files
 from regent.jobs.topic_backup import (
     COLUMNS,
     RECORDS,
     BackedUpTopic,
     Backup,
+    GroupPosition,
     chosen,
     write_backup,
 )
@@ -59,6 +61,9 @@ _POLL_S: Final = 1.0
 _MANY: Final = 10_000  # records at once
 _MUCH: Final = 8 << 20  # bytes of records in one Arrow batch, about
 _SMALL: Final = 1_000_000  # records up to which a quick start is worth more than a fast JVM
+_NO_SORT: Final = ("spark.sql.maxConcurrentOutputFileWriters", "1")
+"""A task has records of one topic. Spark would sort them by topic first, on the local disk."""
+
 _OF_THE_TOPIC: Final = 1  # a source of settings in DescribeConfigs
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _SCHEMA: Final = pa.schema(
@@ -71,6 +76,7 @@ _SCHEMA: Final = pa.schema(
         ("key", pa.binary()),
         ("value", pa.binary()),
         ("headers", _HEADERS),
+        ("timestampMs", pa.int64()),
     ]
 )
 
@@ -115,6 +121,7 @@ def _command(cluster: Cluster, /, pattern: str | None, out: str, **options: Any)
         session = job.start(is_small=bound <= _SMALL)
         check_shared(session, [out])
         with new_table(out, job.files) as location:
+            session.conf.set(*_NO_SORT)
             with progress(f"copying {len(backup.topics)} topics", session):
                 frame = records_frame(session, settings, backup.topics)
                 write_files(frame, inside(location, RECORDS), "parquet", partition_by=("topic",))
@@ -143,10 +150,10 @@ def found_topics(client: AdminClient, pattern: str | None) -> Backup:
     try:
         listed = client.list_topics(timeout=_TIMEOUT_S).topics
         names = chosen(listed.keys() - INTERNAL_TOPICS, pattern, "the cluster")
-        groups = _groups(client, set(names))
         partitions = {name: sorted(listed[name].partitions) for name in names}
-        starts = _offsets(client, partitions, EARLIEST)
-        ends = _offsets(client, partitions, LATEST)
+        groups = _groups(client, partitions)
+        starts = offsets_of(client, partitions, EARLIEST)
+        ends = offsets_of(client, partitions, LATEST)
         configs = topic_configs(client, names)
     except KafkaException as error:
         raise UnreadableTopicError(said(error)) from None
@@ -180,9 +187,10 @@ def own_configs(entries: Mapping[str, Any]) -> dict[str, str]:
     return {entry.name: entry.value for entry in own if entry.value is not None}
 
 
-def _offsets(
-    client: AdminClient, partitions: Mapping[str, Sequence[int]], spec: OffsetSpec
+def offsets_of(
+    client: AdminClient, partitions: Mapping[str, Iterable[int]], spec: OffsetSpec
 ) -> dict[tuple[str, int], int]:
+    """Return an offset of each partition. Raises ``KafkaException``."""
     asked = {KafkaPosition(name, n): spec for name, numbers in partitions.items() for n in numbers}
     found = client.list_offsets(
         asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_TIMEOUT_S
@@ -190,7 +198,9 @@ def _offsets(
     return {(p.topic, p.partition): future.result().offset for p, future in found.items()}
 
 
-def _groups(client: AdminClient, topics: set[str]) -> dict[str, dict[TopicPartition, int]]:
+def _groups(
+    client: AdminClient, partitions: Mapping[str, Sequence[int]]
+) -> dict[str, dict[TopicPartition, GroupPosition]]:
     listed = client.list_consumer_groups(request_timeout=_TIMEOUT_S).result()
     if listed.errors:
         raise listed.errors[0]
@@ -200,9 +210,9 @@ def _groups(client: AdminClient, topics: set[str]) -> dict[str, dict[TopicPartit
             [ConsumerGroupTopicPartitions(group)], request_timeout=_TIMEOUT_S
         )[group].result()
         offsets = {
-            TopicPartition(row.topic, row.partition): row.offset
+            TopicPartition(row.topic, row.partition): GroupPosition(row.offset, row.metadata or "")
             for row in asked.topic_partitions
-            if row.topic in topics and row.offset >= 0
+            if row.partition in partitions.get(row.topic, ()) and row.offset >= 0
         }
         if offsets:
             found[group] = offsets
@@ -256,23 +266,37 @@ def read_range(settings: Settings, wanted: Range) -> Iterator[pa.RecordBatch]:
         consumer.assign([KafkaPosition(wanted.topic, wanted.partition, wanted.start)])
         at, heard_at = wanted.start, time.monotonic()
         while at < wanted.end:
-            some = []
-            for message in consumer.consume(_MANY, _POLL_S):
-                error, offset = message.error(), message.offset() or 0
-                if error is None:
-                    at = offset + 1
-                    if offset < wanted.end:
-                        some.append(message)
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    at = offset  # after what was aborted, too
-                else:
-                    raise UnreadableTopicError(f"{where}: {error.str()}")
+            if messages := consumer.consume(_MANY, _POLL_S):
+                some, at = in_order(messages, wanted, at)
+                yield from _in_parts(some)
                 heard_at = time.monotonic()
-            yield from _in_parts(some)
-            if time.monotonic() - heard_at > _TIMEOUT_S:
+            elif time.monotonic() - heard_at > _TIMEOUT_S:
                 raise UnreadableTopicError(f"{where}: no records came for {_TIMEOUT_S:.0f} s")
     finally:
         consumer.close()
+
+
+def in_order(messages: Sequence[Message], wanted: Range, at: int) -> tuple[list[Message], int]:
+    """Return the records of a range among those that came from ``at`` on, and where to go on.
+
+    Raises ``UnreadableTopicError``, also if the log became shorter meanwhile: its records would be
+    there twice.
+    """
+    some, where = [], f"{wanted.topic}-{wanted.partition}"
+    for message in messages:
+        error, offset = message.error(), message.offset() or 0
+        is_end = error is not None and error.code() == KafkaError._PARTITION_EOF
+        if error is not None and not is_end:
+            raise UnreadableTopicError(f"{where}: {error.str()}")
+        if offset < at:
+            raise UnreadableTopicError(
+                f"{where}: offset {offset} came after {at - 1}: its log was truncated meanwhile (by"
+                " an unclean election?); begin again"
+            )
+        if not is_end and offset < wanted.end:
+            some.append(message)
+        at = offset if is_end else offset + 1  # the end is after what was aborted, too
+    return some, at
 
 
 def _in_parts(messages: Sequence[Message]) -> Iterator[pa.RecordBatch]:
@@ -280,8 +304,11 @@ def _in_parts(messages: Sequence[Message]) -> Iterator[pa.RecordBatch]:
     rows: list[dict[str, Any]] = []
     size = 0
     for message in messages:
-        rows.append(_row(message))
-        size += len(message)
+        row = _row(message)
+        rows.append(row)
+        headers = row["headers"] or ()
+        texts = (row["key"], row["value"], *(text for h in headers for text in h.values()))
+        size += sum(len(text or b"") for text in texts)
         if size >= _MUCH:
             yield pa.RecordBatch.from_pylist(rows, _SCHEMA)
             rows, size = [], 0
@@ -292,15 +319,17 @@ def _in_parts(messages: Sequence[Message]) -> Iterator[pa.RecordBatch]:
 def _row(message: Message) -> dict[str, Any]:
     kind, timestamp_ms = message.timestamp()
     headers = message.headers()
+    shown_ms = max(-LARGEST_MS, min(timestamp_ms, LARGEST_MS))
     return {
         "topic": message.topic(),
         "partition": message.partition(),
         "offset": message.offset(),
-        "timestamp": timestamp_ms * 1000,
+        "timestamp": shown_ms * 1000,
         "timestampType": kind - 1,  # librdkafka: 0 none, 1 CreateTime, 2 LogAppendTime
         "key": message.key(),
         "value": message.value(),
         "headers": [{"key": k, "value": v} for k, v in list(headers)] if headers else None,
+        "timestampMs": None if shown_ms == timestamp_ms else timestamp_ms,
     }
 
 

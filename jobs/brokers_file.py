@@ -40,32 +40,39 @@ class PlannedBroker(NamedTuple):
     replica_count: int  # replicas that it has already
     capacity: int | None  # maximum number of replicas; None: no limit
     node_host: str | None = None  # the machine, if other brokers are on it
+    no_replicas: bool = False  # it takes no new ones
 
 
 def read_brokers(
-    given: Given, zookeeper_address: Callable[[], str], files: JobFiles
+    given: Given,
+    zookeeper_address: Callable[[], str],
+    files: JobFiles,
+    *,
+    with_no_replicas: bool = False,
 ) -> tuple[PlannedBroker, ...]:
     """Read the brokers of a file or a list, or for ``zookeeper`` those that are registered.
 
     See the two functions.
     """
     if given != ZOOKEEPER:
-        return read_brokers_file(given, files)
+        return read_brokers_file(given, files, with_no_replicas=with_no_replicas)
     with cluster_admin(zookeeper_address()) as admin:
-        return read_registered_brokers(admin)
+        return read_registered_brokers(admin, with_no_replicas=with_no_replicas)
 
 
-def read_brokers_file(given: Given, files: JobFiles) -> tuple[PlannedBroker, ...]:
+def read_brokers_file(
+    given: Given, files: JobFiles, *, with_no_replicas: bool = False
+) -> tuple[PlannedBroker, ...]:
     """Read a list of ids, or of objects with an id and the other ``_KEYS``, in any order.
 
     The output of ``regent brokers list -o json`` is such a list. Returns the brokers sorted by id,
-    without those that take no new replicas.
+    without those that take no new replicas unless ``with_no_replicas``.
     Raises ``InputError``, also for an unknown key: a misspelt ``rack`` would place rack-blind.
     """
     brokers: dict[BrokerId, PlannedBroker] = {}
     for where, entry in read_json_list(given, "broker", files):
         broker = _broker(entry, where)
-        if isinstance(entry, dict) and entry.get(_NO_REPLICAS) is True:
+        if broker.no_replicas and not with_no_replicas:
             continue
         if broker.broker_id in brokers:
             raise InputError(f"{where}: broker {broker.broker_id} is listed more than once")
@@ -73,21 +80,25 @@ def read_brokers_file(given: Given, files: JobFiles) -> tuple[PlannedBroker, ...
     return tuple(sorted(brokers.values()))
 
 
-def read_registered_brokers(admin: ZkAdminStore) -> tuple[PlannedBroker, ...]:
-    """Read the brokers that are registered in ZooKeeper and take new replicas, sorted by id.
+def read_registered_brokers(
+    admin: ZkAdminStore, *, with_no_replicas: bool = False
+) -> tuple[PlannedBroker, ...]:
+    """Read the brokers that are registered in ZooKeeper, sorted by id.
 
-    Their ``replica_count`` is 0, because the assignment has their replicas. Raises ``InputError``
-    when none is registered, ``NoClusterError``, and ``BadDataError`` for an invalid registration:
-    without its rack no replica can be placed there.
+    Those that take no new replicas are left out unless ``with_no_replicas``. Their
+    ``replica_count`` is 0, because the assignment has their replicas. Raises ``InputError`` when
+    there is none, ``NoClusterError``, and ``BadDataError`` for an invalid registration: without
+    its rack no replica can be placed there.
     """
     brokers = []
     registered = admin.read_brokers()
     for broker_id, registration in registered.items():
         if isinstance(registration, BadDataError):
             raise registration
-        if not registration.info.no_replicas:
-            info = registration.info
-            brokers.append(PlannedBroker(broker_id, info.rack, 0, None, info.node_host))
+        info = registration.info
+        if with_no_replicas or not info.no_replicas:
+            found = (broker_id, info.rack, 0, None, info.node_host, info.no_replicas)
+            brokers.append(PlannedBroker(*found))
     if not brokers:
         raise InputError(
             "all registered brokers have no_replicas: start others"
@@ -126,4 +137,5 @@ def _broker(entry: object, where: str) -> PlannedBroker:
         raise InputError(f"{where}: a broker needs an id")
     replica_count = number("replica_count", _MAX_COUNT) or 0
     capacity = number("capacity", _MAX_COUNT)
-    return PlannedBroker(broker_id, rack, replica_count, capacity, node_host)
+    no_replicas = fields.get(_NO_REPLICAS) is True
+    return PlannedBroker(broker_id, rack, replica_count, capacity, node_host, no_replicas)

@@ -41,21 +41,16 @@ from regent.client.cluster_connection import (
     client_settings,
     pass_cluster,
 )
-from regent.client.command_config import SECURITY_OF_COMMAND, CommandConfig
-from regent.config.addresses import tcp_endpoint
+from regent.client.command_config import SECURITY_OF_COMMAND
+from regent.client.wording import listed
 from regent.config.command_line import program
-from regent.core.errors import Errors, RegentError
-from regent.core.protocol.messages.produce import (
-    PartitionProduceData,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceData,
-)
 from regent.core.setting import LONG_MAX
-from regent.jobs.backup import Settings, own_configs, said, topic_configs
+from regent.jobs.backup import LATEST, offsets_of, own_configs, said, topic_configs
 from regent.jobs.command import print_summary, progress, run_job
 from regent.jobs.files import check_shared, inside, path_to_read
 from regent.jobs.job_session import job_session, spark_options
+from regent.jobs.leader_connections import BrokerAccess, LeaderConnections, RestoreError
+from regent.jobs.source.exactly_once import BATCHES
 from regent.jobs.tables import Batches, mapped
 from regent.jobs.topic_backup import (
     COLUMNS,
@@ -72,11 +67,6 @@ from regent.records.record_batch import (
     read_header,
     restored_batches,
 )
-from regent.transport.control.client import RequestError
-from regent.transport.kafka.api import KafkaApiKey
-from regent.transport.kafka.broker_connection import BrokerConnection
-from regent.transport.kafka.message_codec import decoded, encoded
-from regent.transport.kafka.primitives import MalformedRequestError
 
 KEEPS_OFFSETS: Final = "regent.keeps.offsets"
 _WRITING: Final = "true"
@@ -94,11 +84,16 @@ counts."""
 
 _UNLIMITED: Final = "-1"
 _ANY_TIME: Final = str(LONG_MAX)
+_LARGEST: Final = 104_857_600  # bytes of a batch
+_SEGMENT_BYTES: Final = "segment.bytes"
+_MIN_ISR: Final = "min.insync.replicas"
 _MEANWHILE: Final[Mapping[str, str]] = {
     KEEPS_OFFSETS: _WRITING,
     "cleanup.policy": "delete",
     **dict.fromkeys(_RETENTION, _UNLIMITED),
-    "max.message.bytes": "104857600",
+    "max.message.bytes": str(_LARGEST),
+    _SEGMENT_BYTES: str(1 << 30),  # smaller ones of a topic's own count if a batch fits into them
+    _MIN_ISR: "1",  # there may be fewer replicas than before
     "message.timestamp.type": "CreateTime",
     "message.timestamp.before.max.ms": _ANY_TIME,
     "message.timestamp.after.max.ms": _ANY_TIME,
@@ -109,34 +104,23 @@ _MEANWHILE: Final[Mapping[str, str]] = {
 _CODECS: Final = {"none": NONE, "gzip": GZIP, "snappy": SNAPPY, "lz4": LZ4, "zstd": ZSTD}
 _BATCH_BYTES: Final = 512 * 1024
 _TIMEOUT_S: Final = 60.0
-_PAUSE_S: Final = 0.2
-_CONNECT_MS: Final = 5_000
-_PRODUCE_VERSION: Final = 8
 _TOPIC: Final = ResourceType.TOPIC
 _SMALL: Final = 1_000_000  # records up to which a quick start is worth more than a fast JVM
 _MOST_TASKS: Final = 1_000
-_DONE: Final = "topic string, partition int, records long, end long, oldest_ms long, bytes long"
+_NAMES: Final = 10  # of topics in a sentence
+_DONE: Final = "topic string, partition int, records long, oldest_ms long, bytes long"
 _DONE_SCHEMA: Final = pa.schema(
     [
         ("topic", pa.string()),
         ("partition", pa.int32()),
         ("records", pa.int64()),
-        ("end", pa.int64()),
         ("oldest_ms", pa.int64()),
         ("bytes", pa.int64()),
     ]
 )
-_AGAIN: Final = frozenset(
-    {
-        Errors.NOT_LEADER_OR_FOLLOWER,
-        Errors.LEADER_NOT_AVAILABLE,
-        Errors.UNKNOWN_TOPIC_OR_PARTITION,
-        Errors.NOT_ENOUGH_REPLICAS,
-        Errors.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-        Errors.REQUEST_TIMED_OUT,
-        Errors.KAFKA_STORAGE_ERROR,
-    }
-)
+
+_PLACE: Final = ("topic", "partition", "offset")
+_ROW: Final = (*_PLACE, "timestamp", "timestampMs", "key", "value", "headers")
 
 _HELP: Final = """Make the topics of a backup again, with their offsets, timestamps and headers.
 
@@ -148,10 +132,6 @@ partitions as those of any new topic.
 Example:
   regent jobs restore --from /backup/orders --topics 'orders-eu'
 """
-
-
-class RestoreError(RegentError):
-    """Topics cannot be restored; the message names the first one and the remedy."""
 
 
 @click.command("restore", help=_HELP)
@@ -198,12 +178,13 @@ def _command(
             with progress(f"restoring {len(to_write)} topics", session):
                 access = BrokerAccess(settings, SECURITY_OF_COMMAND.config)
                 written = _write(session, access, source, to_write, _CODECS[compression])
-            _set_bounds(admin, access, to_write, written)
+            _set_bounds(admin, access, to_write)
             groups = _commit(admin, backup, {topic.name for topic in to_write})
             kept = _kept(to_write, of_brokers, written)
             _tell_kept(to_write, kept)
             configure(admin, to_write, kept)
             _release(admin, topics)
+            _tell_too_few_replicas(admin, to_write)
         except KafkaException as error:
             raise RestoreError(said(error)) from None
     print_summary(
@@ -276,7 +257,7 @@ def create(
             topic.name,
             topic.partitions,
             replication_factor or topic.replication_factor,
-            config={**topic.configs, **_MEANWHILE},
+            config={**topic.configs, **_MEANWHILE, **_segment_bytes(topic)},
         )
         for topic in topics
     ]
@@ -284,6 +265,35 @@ def create(
         created = admin.create_topics(new, operation_timeout=_TIMEOUT_S, request_timeout=_TIMEOUT_S)
         for future in created.values():
             future.result()
+
+
+def _segment_bytes(topic: BackedUpTopic) -> dict[str, str]:
+    size = topic.configs.get(_SEGMENT_BYTES)
+    return {} if size is None else {_SEGMENT_BYTES: str(max(int(size), _LARGEST))}
+
+
+def _tell_too_few_replicas(admin: AdminClient, topics: Sequence[BackedUpTopic]) -> None:
+    """Name the topics whose producers cannot write, because they have fewer replicas than before.
+
+    Raises ``KafkaException``.
+    """
+    there = admin.list_topics(timeout=_TIMEOUT_S).topics
+    needed = {
+        name: int(entries[_MIN_ISR].value)
+        for name, entries in topic_configs(admin, [topic.name for topic in topics]).items()
+    }
+    few = [
+        name
+        for name, least in needed.items()
+        if any(len(part.replicas) < least for part in there[name].partitions.values())
+    ]
+    if few:
+        click.echo(
+            f"topics {listed(few, _NAMES)}: producers with acks=all cannot write, because"
+            f" {_MIN_ISR} is more than there are replicas: add some, or"
+            f" `{program()} topics config {few[0]} --set {_MIN_ISR}=1`",
+            err=True,
+        )
 
 
 def _tell_kept(topics: Sequence[BackedUpTopic], kept: Mapping[str, Mapping[str, int]]) -> None:
@@ -307,16 +317,16 @@ def _set_bounds(
     admin: AdminClient,
     access: BrokerAccess,
     topics: Sequence[BackedUpTopic],
-    written: Mapping[tuple[str, int], WrittenPartition],
 ) -> None:
-    """Give partitions the ends that they had, then their beginnings."""
+    """Give partitions the ends that they had, unless an earlier try did, then their beginnings."""
     begins = []
+    partitions = {topic.name: range(topic.partitions) for topic in topics}
+    ends = offsets_of(admin, partitions, LATEST)
     with_leaders = LeaderConnections(access)
     try:
         for topic in topics:
             for number, (start, end) in enumerate(topic.offsets):
-                part = written.get((topic.name, number))
-                if end > (0 if part is None else part.end):
+                if end > ends[topic.name, number]:
                     with_leaders.produce(topic.name, number, empty_batch(end - 1), end - 1)
                 if start:
                     begins.append(KafkaPosition(topic.name, number, start))
@@ -328,14 +338,27 @@ def _set_bounds(
 
 
 def _commit(admin: AdminClient, backup: Backup, topics: set[str]) -> list[str]:
-    """Commit the offsets that groups had in topics; return the groups that took them."""
-    ends = {topic.name: [end for _, end in topic.offsets] for topic in backup.topics}
+    """Commit the offsets that groups had in topics; return the groups that took them.
+
+    An offset is at most the end of its partition, but not if ``write_once`` has its number of a
+    batch there.
+    """
+    ends = {
+        (topic.name, number): end
+        for topic in backup.topics
+        if topic.name in topics
+        for number, (_, end) in enumerate(topic.offsets)
+    }
     done = []
-    for group, offsets in backup.groups.items():
+    for group, of_group in backup.groups.items():
         wanted = [
-            KafkaPosition(p.topic, p.partition, min(offset, ends[p.topic][p.partition]))
-            for p, offset in offsets.items()
-            if p.topic in topics
+            KafkaPosition(
+                *partition,
+                at.offset if group.endswith(BATCHES) else min(at.offset, ends[partition]),
+                at.metadata,
+            )
+            for partition, at in of_group.items()
+            if partition in ends
         ]
         if not wanted:
             continue
@@ -424,23 +447,14 @@ def _alter(admin: AdminClient, topics: Mapping[str, Mapping[str, str | None]]) -
 # --- the records: on executors --------------------------------------------------------------------
 
 
-class BrokerAccess(NamedTuple):
-    """How tasks connect to brokers; the files that ``config`` names are on their machines, too."""
-
-    settings: Settings
-    config: CommandConfig | None
-
-
 class WrittenPartition(NamedTuple):
     """What was written of a partition.
 
-    ``end`` is the offset after its last record. ``oldest_ms`` is the earliest of the newest times
-    of its batches: retention deletes what is older than a time only with all around it.
-    ``bytes`` is the size of its batches.
+    ``oldest_ms`` is the earliest of the newest times of its batches: retention deletes what is
+    older than a time only with all around it. ``bytes`` is the size of its batches.
     """
 
     records: int
-    end: int
     oldest_ms: int
     bytes: int
 
@@ -463,12 +477,12 @@ def _write(
     rows = (
         table.join(named, "topic", "left_semi")
         .repartition(tasks, "topic", "partition")
-        .sortWithinPartitions("topic", "partition", "offset")
-        .select("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+        .sortWithinPartitions(*_PLACE)
+        .select(*_ROW)
     )
     done = mapped(rows, partial(write_rows, access, codec), _DONE)
     return {
-        (r.topic, r.partition): WrittenPartition(r.records, r.end, r.oldest_ms, r.bytes)
+        (r.topic, r.partition): WrittenPartition(r.records, r.oldest_ms, r.bytes)
         for r in done.collect()
     }
 
@@ -479,13 +493,13 @@ def write_rows(access: BrokerAccess, codec: int, batches: Batches) -> Batches:
     try:
         done = []
         for (topic, number), rows in groupby(_rows(batches), key=itemgetter(0)):
-            count, end, oldest_ms, size = 0, 0, LONG_MAX, 0
+            count, oldest_ms, size = 0, LONG_MAX, 0
             for batch in restored_batches(map(itemgetter(1), rows), codec, _BATCH_BYTES):
                 header = read_header(batch)
                 leaders.produce(topic, number, batch, header.base_offset)
-                count, end = count + header.record_count, header.next_offset
+                count += header.record_count
                 oldest_ms, size = min(oldest_ms, header.max_timestamp), size + len(batch)
-            done.append((topic, number, count, end, oldest_ms, size))
+            done.append((topic, number, count, oldest_ms, size))
         columns = [list(column) for column in zip(*done, strict=True)] or [[]] * len(_DONE_SCHEMA)
         yield pa.RecordBatch.from_arrays(
             [pa.array(c, f.type) for c, f in zip(columns, _DONE_SCHEMA, strict=True)],
@@ -497,92 +511,14 @@ def write_rows(access: BrokerAccess, codec: int, batches: Batches) -> Batches:
 
 def _rows(batches: Batches) -> Iterator[tuple[tuple[str, int], RestoredRecord]]:
     for batch in batches:
-        names = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
         times = batch.column("timestamp").cast(pa.timestamp("us", "UTC")).cast(pa.int64())
-        columns = [batch.column(n) if n != "timestamp" else times for n in names]
-        for topic, number, offset, time_us, key, value, headers in zip(
+        columns = [batch.column(n) if n != "timestamp" else times for n in _ROW]
+        for topic, number, offset, time_us, exact_ms, key, value, headers in zip(
             *(column.to_pylist() for column in columns), strict=True
         ):
             pairs = [(h["key"].encode(), h["value"]) for h in headers or ()]
-            yield (topic, number), RestoredRecord(offset, time_us // 1000, key, value, pairs)
-
-
-class LeaderConnections:
-    """Writes batches to the leaders of partitions, again where the outcome is not known."""
-
-    def __init__(self, access: BrokerAccess) -> None:
-        self._admin = AdminClient(dict(access.settings))
-        self._security = None if access.config is None else access.config.security()
-        self._connections: dict[str, BrokerConnection] = {}
-        self._leaders: dict[tuple[str, int], str] = {}
-
-    def close(self) -> None:
-        """Close the connections."""
-        for connection in self._connections.values():
-            connection.close()
-
-    def produce(self, topic: str, number: int, batch: bytearray, offset: int) -> None:
-        """Append a batch that begins at an offset. Raises ``RestoreError``."""
-        data = PartitionProduceData(index=number, records=bytes(batch))
-        request = ProduceRequest(
-            timeout_ms=round(_TIMEOUT_S * 500),
-            topic_data=(TopicProduceData(name=topic, partition_data=(data,)),),
-        )
-        body = encoded(request, _PRODUCE_VERSION, is_flexible=False)
-        deadline = time.monotonic() + _TIMEOUT_S
-        while (why := self._tried(topic, number, body, offset)) is not None:
-            if time.monotonic() > deadline:
-                raise RestoreError(f"{topic}-{number}: {why}")
-            self._leaders.pop((topic, number), None)
-            time.sleep(_PAUSE_S)
-
-    def _tried(self, topic: str, number: int, body: bytes, offset: int) -> str | None:
-        """Send a request; return why it must be sent again, None: it is done."""
-        try:
-            connection = self._leader_of(topic, number)
-            if connection is None:
-                return "it has no leader"
-            received = connection.exchange(
-                KafkaApiKey.PRODUCE, _PRODUCE_VERSION, body, timeout_ms=round(_TIMEOUT_S * 1000)
-            )
-            answer = decoded(ProduceResponse, received, _PRODUCE_VERSION, is_flexible=False)
-        except (RequestError, MalformedRequestError) as error:
-            return str(error)
-        except KafkaException as error:
-            return said(error)
-        found = answer.responses[0].partition_responses[0]
-        code = Errors(found.error_code)
-        if code in _AGAIN:
-            return code.name
-        if code is not Errors.NONE:
-            is_other = code is Errors.INVALID_RECORD
-            remedy = ": delete the topic and restore it again" if is_other else ""
-            raise RestoreError(f"{topic}-{number}: {found.error_message or code.name}{remedy}")
-        if found.base_offset != offset:
-            raise RestoreError(
-                f"{topic}-{number}: its leader does not keep offsets: is it a broker of Kafka's?"
-            )
-        return None
-
-    def _leader_of(self, topic: str, number: int) -> BrokerConnection | None:
-        place = self._leaders.get((topic, number))
-        if place is None:
-            listed = self._admin.list_topics(topic, timeout=_TIMEOUT_S)
-            for found in listed.topics[topic].partitions.values():
-                broker = listed.brokers.get(found.leader)
-                if broker is not None:
-                    self._leaders[topic, found.id] = tcp_endpoint(str(broker.host), broker.port)
-            place = self._leaders.get((topic, number))
-        if place is None:
-            return None
-        if place not in self._connections:
-            self._connections[place] = BrokerConnection(
-                place,
-                client_id="regent-restore",
-                connect_timeout_ms=_CONNECT_MS,
-                security=self._security,
-            )
-        return self._connections[place]
+            time_ms = time_us // 1000 if exact_ms is None else exact_ms
+            yield (topic, number), RestoredRecord(offset, time_ms, key, value, pairs)
 
 
 main: Final = partial(run_job, _command, "restore")

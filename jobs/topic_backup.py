@@ -3,7 +3,7 @@
 ``backup.json`` says what the topics were: partitions with the first offset and the one after the
 last, the number of replicas, the settings of their own, and where groups had committed. It is
 written after the records, so a directory with it is complete. The table is Parquet with the columns
-of Spark's Kafka connector, in a directory for each topic: other programs can read it.
+of Spark's Kafka connector and one more, in a directory for each topic: other programs can read it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from regent.jobs.files import SUCCESS, JobFiles, inside
 RECORDS: Final = "records"
 COLUMNS: Final = (
     "partition int, offset long, timestamp timestamp, timestampType int, key binary, value binary,"
-    " headers array<struct<key:string,value:binary>>"
+    " headers array<struct<key:string,value:binary>>, timestampMs long"
 )
-"""The columns of a record beside ``topic``."""
+"""The columns of a record beside ``topic``. ``timestampMs`` is null, or a time (ms) that the column
+``timestamp`` cannot hold; that has the nearest one which it can."""
 
 _DOCUMENT: Final = "backup.json"
 _VERSION: Final = 1
@@ -53,11 +54,18 @@ class BackedUpTopic(NamedTuple):
         return sum(end - start for start, end in self.offsets)
 
 
+class GroupPosition(NamedTuple):
+    """What a group committed for a partition."""
+
+    offset: int
+    metadata: str
+
+
 class Backup(NamedTuple):
     """What ``backup.json`` says; ``groups`` has the committed offsets of each group."""
 
     topics: tuple[BackedUpTopic, ...]
-    groups: Mapping[str, Mapping[TopicPartition, int]]
+    groups: Mapping[str, Mapping[TopicPartition, GroupPosition]]
 
 
 def write_backup(backup: Backup, location: str, files: JobFiles) -> None:
@@ -66,9 +74,7 @@ def write_backup(backup: Backup, location: str, files: JobFiles) -> None:
         "version": _VERSION,
         "topics": [topic._asdict() for topic in backup.topics],
         "groups": {
-            group: [
-                {"topic": p.topic, "partition": p.partition, "offset": at} for p, at in of.items()
-            ]
+            group: [{"topic": p.topic, "partition": p.partition, **of[p]._asdict()} for p in of]
             for group, of in backup.groups.items()
         },
     }
@@ -92,7 +98,12 @@ def read_backup(location: str, files: JobFiles) -> Backup:
         return Backup(
             tuple(_topic(row) for row in found["topics"]),
             {
-                group: {TopicPartition(r["topic"], r["partition"]): r["offset"] for r in rows}
+                group: {
+                    TopicPartition(r["topic"], r["partition"]): GroupPosition(
+                        r["offset"], r.get("metadata", "")
+                    )
+                    for r in rows
+                }
                 for group, rows in found["groups"].items()
             },
         )

@@ -80,9 +80,12 @@ def read_part(
 
 
 def _open(directory: Path, opened: ExitStack) -> list[_File]:
-    """Open the files that have a complete line, the older one first."""
+    """Open the files that have a complete line; return the older one first.
+
+    It is opened last: between two opens the journal may be renamed, and must not be missed then.
+    """
     files: list[_File] = []
-    for name in (PREVIOUS, JOURNAL):
+    for name in (JOURNAL, PREVIOUS):
         try:
             file = opened.enter_context((directory / name).open("rb"))
         except FileNotFoundError:
@@ -91,7 +94,7 @@ def _open(directory: Path, opened: ExitStack) -> list[_File]:
         number = zlib.crc32(first)
         is_complete = first.endswith(b"\n") or len(first) == _MAX_LINE_BYTES
         if is_complete and number not in (file.number for file in files):  # renamed just now
-            files.append(_File(file, number, file.seek(0, 2)))
+            files.insert(0, _File(file, number, file.seek(0, 2)))
     return files
 
 

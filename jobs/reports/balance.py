@@ -76,11 +76,13 @@ class Balance:
     """The results; arrays are by position of the broker.
 
     ``loads`` has the loads of brokers, by the name to show. ``fair`` is the number of replicas to
-    which ``regent jobs plan rebalance`` brings a broker; NaN if it is not listed. ``factors`` are
-    the numbers of partitions by replication factor. ``lost_with_rack`` counts the partitions that
-    are lost when a rack fails. ``states`` has the partitions in a bad state, by its name.
-    ``out_of_sync`` counts the replicas that are in no ISR. ``single`` partitions have one replica;
-    others have all replicas ``together`` in one rack.
+    which ``regent jobs plan rebalance`` brings a broker; NaN if it is not listed, or takes no
+    replicas. ``factors`` are the numbers of partitions by replication factor. ``lost_with_rack``
+    counts the partitions that are lost when a rack fails. ``states`` has the partitions in a bad
+    state, by its name. ``out_of_sync`` counts the replicas that are in no ISR. ``single``
+    partitions have one replica; others have all replicas ``together`` in one rack. ``no_replicas``
+    has the brokers that take no new ones. No partition has fewer replicas in sync than
+    ``fewest_in_sync``.
     """
 
     broker_ids: Counts
@@ -94,6 +96,8 @@ class Balance:
     out_of_sync: Counts
     single: Found
     together: Found
+    no_replicas: frozenset[int]
+    fewest_in_sync: int
 
     @property
     def partitions(self) -> int:
@@ -103,13 +107,13 @@ class Balance:
     @property
     def survivable(self) -> int:
         """How many brokers can fail at once without the loss of a partition, in any case."""
-        return min(self.factors) - 1
+        return max(self.fewest_in_sync - 1, 0)
 
     @property
     def unlisted(self) -> list[int]:
         """The ids of brokers that hold replicas and are not listed."""
         found: list[int] = self.broker_ids[np.isnan(self.fair)].tolist()
-        return found
+        return [broker_id for broker_id in found if broker_id not in self.no_replicas]
 
     @property
     def of_fair_share(self) -> Shares:

@@ -41,6 +41,7 @@ def balance_verdict(balance: Balance, options: _Options) -> Verdict:
         *_with_one_replica(balance, options),
         *_in_one_rack(balance, options),
         *_unlisted(balance, options),
+        *_not_emptied(balance, options),
         *_not_led(balance, options),
         *_uneven(balance, options),
     ]
@@ -182,16 +183,30 @@ def _some(topics: Found) -> str:
 def _unlisted(balance: Balance, options: _Options) -> Iterator[Problem]:
     """Name the brokers whose replicas are out of reach."""
     if unlisted := balance.unlisted:
-        held = int(balance.loads["replicas"][np.isin(balance.broker_ids, unlisted)].sum())
-        goal = f"decommission --from {','.join(map(str, unlisted))}"
-        are_there = how_many(held, "replica is", "replicas are")
         yield Problem(
-            f"{missing_brokers(unlisted, options)}, and {are_there} there.",
-            [
-                *start_remedies(_START, unlisted, options),
-                *plan_remedies("To give their replicas to others", goal, options),
-            ],
+            f"{missing_brokers(unlisted, options)}, and {_held(balance, unlisted)} there.",
+            [*start_remedies(_START, unlisted, options), *_give_away(unlisted, options)],
         )
+
+
+def _not_emptied(balance: Balance, options: _Options) -> Iterator[Problem]:
+    """Name the brokers that take no new replicas, and have some."""
+    if ids := sorted(balance.no_replicas):
+        names = named([str(broker_id) for broker_id in ids])
+        have = f"Broker {names} has" if len(ids) == 1 else f"Brokers {names} have"
+        yield Problem(
+            f"{have} no_replicas, and {_held(balance, ids)} there.", _give_away(ids, options)
+        )
+
+
+def _held(balance: Balance, ids: Sequence[int]) -> str:
+    held = int(balance.loads["replicas"][np.isin(balance.broker_ids, ids)].sum())
+    return how_many(held, "replica is", "replicas are")
+
+
+def _give_away(ids: Sequence[int], options: _Options) -> list[Remedy]:
+    goal = f"decommission --from {','.join(map(str, ids))}"
+    return plan_remedies("To give their replicas to others", goal, options)
 
 
 # --- evenness -------------------------------------------------------------------------------------

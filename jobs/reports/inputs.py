@@ -45,4 +45,6 @@ def read_inputs(
 
     source = AssignmentSource.of(options["assignment"], address, files)
     brokers = options["brokers"] or (ZOOKEEPER if options["assignment"] == ZOOKEEPER else None)
-    return source, () if brokers is None else read_brokers(brokers, address, files)
+    if brokers is None:
+        return source, ()
+    return source, read_brokers(brokers, address, files, with_no_replicas=True)

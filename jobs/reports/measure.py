@@ -62,17 +62,24 @@ _STATES: Final = {
     " < array_size(replicas) - coalesce(array_size(adding_replicas), 0)",
 }
 
+_FEWEST: Final = "min(coalesce(array_size(isr), array_size(replicas)))"
+
 
 def measure(
     spark: SparkSession,
     frame: DataFrame,
     listed: Sequence[PlannedBroker] = (),
 ) -> Balance:
-    """Measure a valid ``assignment_frame``; ``listed`` brokers may hold no replica."""
+    """Measure a valid ``assignment_frame``; ``listed`` brokers may hold no replica.
+
+    Those that take none count only if they have some.
+    """
     held = _by_broker(spark, _HELD, frame)
     led = _by_broker(spark, _LED, frame)
     unknown, leaderless = (led.pop(b, {}).get("leading", 0) for b in (_UNKNOWN, NO_LEADER))
-    ids = sorted({*held, *led, *(b.broker_id for b in listed)})
+    takers = [b for b in listed if not b.no_replicas]
+    ids = sorted({*held, *led, *(b.broker_id for b in takers)})
+    listed = [b for b in listed if b.broker_id in ids]
 
     def column(rows: Mapping[int, Mapping[str, int]], name: str) -> Counts:
         return np.array([rows.get(b, {}).get(name, 0) for b in ids], np.int64)
@@ -94,7 +101,7 @@ def measure(
     return Balance(
         np.array(ids, np.int64),
         loads,
-        _fair_shares(ids, loads["replicas"], racks, listed, shapes),
+        _fair_shares(ids, loads["replicas"], racks, takers, shapes),
         racks,
         factors,
         lost,
@@ -103,6 +110,8 @@ def measure(
         column(held, "out_of_sync"),
         _topics(in_racks, "factor = 1") if factors[1] else Found(),
         _topics(in_racks, "factor > 1 AND rack >= 0") if has_together else Found(),
+        frozenset(b.broker_id for b in listed if b.no_replicas),
+        frame.agg(F.expr(_FEWEST)).toArrow()[0].to_pylist()[0],
     )
 
 

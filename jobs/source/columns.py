@@ -36,6 +36,9 @@ Numbers: TypeAlias = npt.NDArray[np.int64]
 Payload: TypeAlias = tuple[BatchHeader, bytes]
 """The header of a batch, and its records, decompressed."""
 
+LARGEST_MS: Final = (2**63 - 1) // 1000
+"""The last time that Spark can hold: it has microseconds. Kafka takes later ones."""
+
 _MAX_VARINT_BYTES: Final = 10
 _MAX_BYTES: Final = 2**31 - 1  # as Arrow's binary columns can hold
 _PADDING: Final = bytes(_MAX_VARINT_BYTES)  # so that a varint can be decoded at the very end
@@ -113,7 +116,8 @@ def decode(payloads: Sequence[Payload], wanted: OffsetRange, schema: pa.Schema) 
     def times() -> Numbers:
         is_appended = each("stamps_append_time") > 0
         times_ms = each("base_timestamp") + time_deltas
-        return 1000 * np.where(is_appended, each("max_timestamp"), times_ms)
+        times_ms = np.where(is_appended, each("max_timestamp"), times_ms)
+        return 1000 * times_ms.clip(-LARGEST_MS, LARGEST_MS)
 
     topic, partition = wanted.partition
     makers: dict[str, Callable[[pa.DataType], pa.Array]] = {

@@ -30,6 +30,9 @@ from pyspark.sql.types import StructType
 from regent.core.errors import RegentError
 from regent.jobs.source.options import OptionError, WriteOptions
 
+BATCHES: Final = "-batches"
+"""The end of the name of a group whose offset, of partition 0, is the number of a batch."""
+
 _ANY_PARTITION: Final = -1
 _POLL_S: Final = 0.1
 _POLLS: Final = 20
@@ -83,7 +86,7 @@ class OnceWriter(DataSourceArrowWriter):
 def send_once(batches: Iterable[pa.RecordBatch], options: WriteOptions, query_id: str) -> None:
     """Send the rows of a batch in one transaction, unless it is done. Raises ``SendError``."""
     number, name = options.number, options.kafka["transactional.id"]
-    group = {"group.id": f"{name}-batches", "enable.auto.commit": False, "log_level": 0}
+    group = {"group.id": f"{name}{BATCHES}", "enable.auto.commit": False, "log_level": 0}
     place = KafkaPosition(options.topic, 0)
     failures = _Failures()
 

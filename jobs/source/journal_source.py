@@ -137,7 +137,8 @@ def _folders(place: Path) -> list[Path]:
     return [f.absolute() for f in folders if any((f / name).exists() for name in _NAMES)]
 
 
-_NAMES: Final = (PREVIOUS, JOURNAL)
+_NAMES: Final = (JOURNAL, PREVIOUS)
+"""The file that is renamed comes first: between two opens it may get the other name."""
 
 
 def _files(folder: Path) -> list[_File]:
@@ -148,7 +149,7 @@ def _files(folder: Path) -> list[_File]:
             with (folder / name).open("rb") as file:
                 number = _number(file)
                 if number is not None and number not in (known.number for known in files):
-                    files.append(_File(number, _end_of_lines(file)))  # renamed just now: once
+                    files.insert(0, _File(number, _end_of_lines(file)))  # renamed just now: once
         except FileNotFoundError:
             continue
     return files

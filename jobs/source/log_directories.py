@@ -2,13 +2,15 @@
 
 Reads from the log start offset to the high watermark in the last checkpoints, which a running
 broker writes every few seconds. Of several replicas of a partition the one with the highest
-watermark is read. Records of transactions that were aborted, or are still open, are left out.
+watermark is read; without a checkpoint it is not known which one, and the read fails. Records of
+transactions that were aborted, or are still open, are left out.
 """
 
 from __future__ import annotations
 
 import logging
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -30,7 +32,13 @@ from regent.jobs.source.columns import (
 from regent.jobs.source.log_segments import CommittedBatches, log_end_offset, segments_of
 from regent.jobs.source.options import OptionError, ReadOptions
 from regent.records.record_batch import uncompressed
-from regent.storage.checkpoints import HIGH_WATERMARKS, LOG_START_OFFSETS, read_offsets
+from regent.storage.checkpoints import (
+    HIGH_WATERMARKS,
+    LOG_START_OFFSETS,
+    PARTITION_METADATA,
+    read_offsets,
+    read_topic_id,
+)
 from regent.storage.log.log_file import WholeBatch
 from regent.storage.log_names import log_of_directory
 
@@ -38,12 +46,16 @@ _log = logging.getLogger(__name__)
 
 
 class ReplicaLog(NamedTuple):
-    """The log of one replica; records between the two offsets are committed."""
+    """The log of one replica; records between the two offsets are committed.
 
-    high_watermark: int
+    ``problems`` says by the name of a checkpoint why it does not tell an offset.
+    """
+
+    high_watermark: int  # -1: not known
     log_start_offset: int
     directory: str
-    partition: TopicPartition
+    log_dir: str
+    problems: Mapping[str, str]
 
 
 class LogReader(DataSourceReader):
@@ -61,39 +73,97 @@ class LogReader(DataSourceReader):
     # --- on the driver ---
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return the ranges to read now: a snapshot. Raises ``OptionError``."""
+        """Return the ranges to read now: a snapshot.
+
+        Raises ``OptionError``, and ``DataLossError`` if a checkpoint does not tell what to read.
+        """
         options, logs = self._options, self._replicas()
         there = options.subscription.select(logs, ", ".join(options.log_dirs))
-        chosen = [logs[partition] for partition in there]
+        self._check_topics({partition: logs[partition] for partition in there})
+        chosen = [(partition, self._chosen(partition, logs[partition])) for partition in there]
         wanted = [
-            OffsetRange(log.partition, self._start_of(log), self._end_of(log), log.directory)
-            for log in chosen
+            OffsetRange(partition, self._start_of(log), self._end_of(log), log.directory)
+            for partition, log in chosen
         ]
         return [found for found in wanted if found.end > found.start]
 
-    def _replicas(self) -> dict[TopicPartition, ReplicaLog]:
-        logs: dict[TopicPartition, ReplicaLog] = {}
+    def _replicas(self) -> dict[TopicPartition, list[ReplicaLog]]:
+        logs = defaultdict[TopicPartition, list[ReplicaLog]](list)
         files = self._options.files
         for directory in self._options.log_dirs:
             if not files.is_directory(directory):
                 raise OptionError(f"logDirs: {directory} is no directory")
-            high_watermarks = self._checkpoint(directory, HIGH_WATERMARKS)
-            log_starts = self._checkpoint(directory, LOG_START_OFFSETS)
-            for entry in files.entries(directory):
-                partition = log_of_directory(entry.name)
+            problems: dict[str, str] = {}
+            entries = {entry.name: entry for entry in files.entries(directory)}
+            high_watermarks, log_starts = (
+                self._checkpoint(inside(directory, name), name in entries, problems)
+                for name in (HIGH_WATERMARKS, LOG_START_OFFSETS)
+            )
+            for name, entry in entries.items():
+                partition = log_of_directory(name)
                 if partition is not None and entry.is_directory:
                     offsets = high_watermarks.get(partition, -1), log_starts.get(partition, 0)
-                    log = ReplicaLog(*offsets, entry.location, partition)
-                    logs[partition] = max(log, logs.get(partition, log))
+                    logs[partition].append(
+                        ReplicaLog(*offsets, entry.location, directory, problems)
+                    )
         return logs
 
-    def _checkpoint(self, directory: str, name: str) -> Mapping[TopicPartition, int]:
+    def _checkpoint(
+        self, location: str, is_there: bool, problems: dict[str, str]
+    ) -> Mapping[TopicPartition, int]:
+        """Return the offsets of a log directory; note why they are not known."""
+        name = location.rpartition("/")[2]
         try:
-            with self._options.files.here(inside(directory, name)) as path:
-                return read_offsets(path)
+            if is_there:
+                with self._options.files.here(location) as path:
+                    return read_offsets(path)
+            elif name == HIGH_WATERMARKS:  # Kafka's brokers have no file of no start offsets
+                problems[name] = f"{location} is missing"
         except (BadDataError, StorageError, InputError) as error:
-            _log.warning("%s", error)
-            return {}
+            problems[name] = str(error)
+        return {}
+
+    def _check_topics(self, logs: Mapping[TopicPartition, Sequence[ReplicaLog]]) -> None:
+        """Raise ``OptionError`` if log directories have logs of two topics of one name."""
+        ids: dict[str, dict[str, str]] = {}
+        asked = {(p.topic, log.log_dir): log.directory for p in logs for log in logs[p]}
+        for (topic, log_dir), directory in asked.items():
+            topic_id = self._topic_id(directory)
+            if topic_id is not None:
+                ids.setdefault(topic, {}).setdefault(topic_id, log_dir)
+        for topic, found in ids.items():
+            if len(found) > 1:
+                places = " and ".join(f"{place} (topic id {each})" for each, place in found.items())
+                raise OptionError(f"logDirs: {places} have two topics {topic}: leave one out")
+
+    def _topic_id(self, directory: str) -> str | None:
+        try:
+            with self._options.files.here(inside(directory, PARTITION_METADATA)) as path:
+                return read_topic_id(path.parent)
+        except (BadDataError, StorageError, InputError):  # brokers before Kafka 2.8 had no file
+            return None
+
+    def _chosen(self, topic_partition: TopicPartition, logs: Sequence[ReplicaLog]) -> ReplicaLog:
+        """Return the replica to read. Raises ``DataLossError`` if a checkpoint does not tell."""
+        is_uncommitted = self._options.include_uncommitted
+        for log in logs:
+            problems = dict(log.problems)
+            if HIGH_WATERMARKS in problems:
+                if is_uncommitted:
+                    del problems[HIGH_WATERMARKS]
+                else:
+                    problems[HIGH_WATERMARKS] += ": includeUncommitted=true reads to the end"
+            if problems and self._has_records(log):
+                text = f"{topic_partition}: {'; '.join(problems.values())}"
+                self._options.report_data_loss(text)
+        chosen = max(logs, key=lambda log: log[:3])
+        if is_uncommitted and chosen.high_watermark < 0:
+            return max(logs, key=self._end_of)
+        return chosen
+
+    def _has_records(self, log: ReplicaLog) -> bool:
+        segments = segments_of(log.directory, self._options.files)
+        return log_end_offset(segments) > (segments[0].base_offset if segments else 0)
 
     def _start_of(self, log: ReplicaLog) -> int:
         segments = segments_of(log.directory, self._options.files)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,13 +11,14 @@ from typing import Any, NamedTuple
 
 import pyarrow
 import pytest
-from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka import Consumer, KafkaError, Message, Producer
 from confluent_kafka import TopicPartition as Position
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
+    NewPartitions,
     ResourceType,
 )
 from pyarrow import parquet
@@ -24,6 +26,7 @@ from pyspark.sql import SparkSession
 
 from regent.jobs import backup, restore
 from regent.jobs.files import JobFiles
+from regent.jobs.leader_connections import BrokerAccess
 from regent.jobs.topic_backup import read_backup
 from regent.records.compression import ZSTD
 from regent.testing.regent_cluster import RegentCluster
@@ -47,7 +50,12 @@ class State(NamedTuple):
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegentCluster]:
     folder = tmp_path_factory.mktemp("backup")
-    with RegentCluster(folder / "cluster", "--brokers", "2", "--no-placement-service") as cluster:
+    settings = [
+        f"--broker-setting={broker_id}:log_retention_check_interval_ms=500"
+        for broker_id in range(2)
+    ]
+    options = ["--brokers", "2", "--no-placement-service", *settings]
+    with RegentCluster(folder / "cluster", *options) as cluster:
         fill(cluster)
         yield cluster
 
@@ -166,6 +174,8 @@ def test_topics_are_as_before_after_their_deletion_and_an_interrupted_restore(
     assert backup.main(["--out", out, *where(cluster)], spark) == 0
     summary = json.loads(capsys.readouterr().out)
     assert (summary["topics"], summary["partitions"], summary["groups"]) == (2, 4, 1)
+    plans = eventually(lambda: plans_of_writes(spark), "Spark tells how it has written")
+    assert "Sort" not in plans[-1], "the tasks do not put their records on a local disk first"
 
     assert restore.main(["--from", out, *where(cluster)], spark) == 1
     told = f"regent jobs restore: topic {OTHER} exists: delete it, or leave it out with --topics\n"
@@ -188,6 +198,13 @@ def test_topics_are_as_before_after_their_deletion_and_an_interrupted_restore(
     assert end_of(cluster, TOPIC, 0) == before[0].bounds[0][1] + 1
 
 
+def plans_of_writes(spark: SparkSession) -> list[str]:
+    """Return how Spark has written tables of records."""
+    found = spark._jsparkSession.sharedState().statusStore().executionsList()
+    plans = [str(found.apply(n).physicalPlanDescription()) for n in range(found.size())]
+    return [plan for plan in plans if "InsertInto" in plan and "timestampType" in plan]
+
+
 def interrupt(cluster: RegentCluster, spark: SparkSession, out: str) -> None:
     """Restore the first batch of one partition, as a job does that ends then."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
@@ -199,10 +216,10 @@ def interrupt(cluster: RegentCluster, spark: SparkSession, out: str) -> None:
     folder = Path(out, "records", f"topic={TOPIC}")
     table = parquet.read_table(folder, filters=[("partition", "=", 1), ("offset", "<=", 150)])
     table = table.append_column("topic", pyarrow.array([TOPIC] * len(table)))
-    access = restore.BrokerAccess(settings, None)
+    access = BrokerAccess(settings, None)
     (done,) = restore.write_rows(access, ZSTD, iter(table.sort_by("offset").to_batches()))
     (row,) = done.to_pylist()
-    assert (row["partition"], row["records"], row["end"]) == (1, 151, 151)
+    assert (row["partition"], row["records"]) == (1, 151)
 
 
 @pytest.mark.parametrize(
@@ -230,13 +247,16 @@ def test_a_topic_whose_retention_would_delete_its_records_keeps_them(
     cluster: RegentCluster, spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     name, out, hour_ms = "old", str(tmp_path / "backup"), 3_600_000
-    cluster.create_topic(name, config={"retention.ms": str(hour_ms), "segment.ms": "1000"})
+    cluster.create_topic(name, config={"retention.ms": "-1", "segment.ms": "1000"})
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
     for age_ms in (3 * hour_ms, 2 * hour_ms):
         producer.produce(name, value=b"v", timestamp=round(time.time() * 1000) - age_ms)
     assert producer.flush(scaled(30)) == 0
     assert backup.main(["--out", out, "--topics", name, *where(cluster)], spark) == 0
     delete(cluster, name)
+    document = json.loads(Path(out, "backup.json").read_text())
+    document["topics"][0]["configs"]["retention.ms"] = str(hour_ms)
+    Path(out, "backup.json").write_text(json.dumps(document))
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
     capsys.readouterr()
     assert restore.main(["--from", out, *where(cluster)], spark) == 0
@@ -326,6 +346,155 @@ def test_a_restore_that_ended_while_topics_got_their_settings_is_repeated(
     assert [bounds_of(cluster, name, 0) for name in names] == [(0, 3), (0, 1)]
     assert restore.main(["--from", out, *where(cluster)], spark) == 1
     assert "topic first exists" in capsys.readouterr().err
+
+
+def again(
+    cluster: RegentCluster, spark: SparkSession, out: Path, *names: str, options: Sequence[str] = ()
+) -> None:
+    """Back topics up, delete and restore them."""
+    pattern = "|".join(names)
+    assert backup.main(["--out", str(out), "--topics", pattern, *where(cluster)], spark) == 0
+    delete(cluster, *names)
+    assert restore.main(["--from", str(out), *options, *where(cluster)], spark) == 0
+
+
+def test_times_that_no_table_can_hold_are_kept(
+    cluster: RegentCluster, spark: SparkSession, tmp_path: Path
+):
+    name, last = "times", (2**63 - 1) // 1000
+    cluster.create_topic(name, config={"message.timestamp.after.max.ms": str(2**63 - 1)})
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    times = [1, last, last + 1, 2**63 - 1, 2, -(10**13), -(2**62), 3]
+    for number, time_ms in enumerate(times):
+        producer.produce(name, value=b"%d" % number, timestamp=time_ms)
+    assert producer.flush(scaled(30)) == 0
+    before = state(cluster, name, 1)
+    assert [record[2][1] for record in before.records] == times
+    again(cluster, spark, tmp_path / "backup", name)
+    assert state(cluster, name, 1) == before
+
+
+def test_offsets_of_partitions_that_a_backup_does_not_have_are_left_out(cluster: RegentCluster):
+    name = "growing"
+    cluster.create_topic(name)
+    commit(cluster, "early", Position(name, 0, 0))
+
+    class Growing(AdminClient):
+        """The topic grows after its partitions were listed."""
+
+        def list_consumer_groups(self, *args: Any, **options: Any) -> Any:
+            new = [NewPartitions(name, 2)]
+            for future in self.create_partitions(new, operation_timeout=scaled(30)).values():
+                future.result()
+            commit(cluster, "late", Position(name, 1, 0))
+            return super().list_consumer_groups(*args, **options)
+
+    growing = Growing({"bootstrap.servers": cluster.bootstrap_servers})
+    assert set(backup.found_topics(growing, name).groups) == {"early"}
+
+
+def test_offsets_of_groups_come_back_with_what_they_mean(
+    cluster: RegentCluster, spark: SparkSession, tmp_path: Path
+):
+    name, out, ends = "numbered", tmp_path / "backup", {"query-batches": 90, "ahead": 3}
+    cluster.create_topic(name)
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    for _ in range(3):
+        producer.produce(name, value=b"v")
+    assert producer.flush(scaled(30)) == 0
+    for group in ends:
+        commit(cluster, group, Position(name, 0, 90, f"of {group}"))
+    assert backup.main(["--out", str(out), "--topics", name, *where(cluster)], spark) == 0
+    delete(cluster, name)
+    document = json.loads((out / "backup.json").read_text())
+    document["groups"]["ahead"].append({"topic": name, "partition": 7, "offset": 3})
+    (out / "backup.json").write_text(json.dumps(document))
+    assert restore.main(["--from", str(out), *where(cluster)], spark) == 0
+    for group, end in ends.items():
+        with_group = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": group})
+        (found,) = with_group.committed([Position(name, 0)], scaled(30))
+        with_group.close()
+        assert (found.offset, found.metadata) == (end, f"of {group}")
+
+
+def commit(cluster: RegentCluster, group: str, position: Position) -> None:
+    """Commit an offset of a group without members."""
+    with_group = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": group})
+    with_group.commit(offsets=[position], asynchronous=False)
+    with_group.close()
+
+
+def test_a_topic_with_fewer_replicas_than_it_needs_in_sync_is_restored_and_named(
+    cluster: RegentCluster, spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    name, config = "fewer", {"min.insync.replicas": "2"}
+    cluster.create_topic(name, replication_factor=2, config=config)
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    producer.produce(name, value=b"v")
+    assert producer.flush(scaled(30)) == 0
+    again(cluster, spark, tmp_path / "backup", name, options=("--replication-factor", "1"))
+    (told,) = [
+        line for line in capsys.readouterr().err.splitlines() if "min.insync.replicas" in line
+    ]
+    assert told.startswith(f"topics {name}: ")
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    assert backup.own_configs(backup.topic_configs(admin, [name])[name]) == config
+    assert bounds_of(cluster, name, 0) == (0, 1)
+
+
+def test_a_topic_with_segments_smaller_than_batches_of_a_restore_is_restored(
+    cluster: RegentCluster, spark: SparkSession, tmp_path: Path
+):
+    name, config = "small", {"segment.bytes": "100000"}
+    cluster.create_topic(name, config=config)
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "batch.size": 50_000})
+    for _ in range(100):
+        producer.produce(name, value=os.urandom(10_000))
+    assert producer.flush(scaled(30)) == 0
+    before = state(cluster, name, 1)
+    again(cluster, spark, tmp_path / "backup", name)
+    assert state(cluster, name, 1) == before
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    assert backup.own_configs(backup.topic_configs(admin, [name])[name]) == config
+
+
+def test_a_restore_is_repeated_with_partitions_whose_first_records_were_deleted(
+    cluster: RegentCluster, spark: SparkSession, tmp_path: Path
+):
+    name, out = "emptied", tmp_path / "backup"
+    cluster.create_topic(name, partitions=3)
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    for number in range(30):
+        producer.produce(name, value=b"v", partition=number % 3)
+    assert producer.flush(scaled(30)) == 0
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    begins = [Position(name, 0, 10), Position(name, 1, 4)]
+    for future in admin.delete_records(begins).values():
+        future.result()
+    before = state(cluster, name, 3)
+    assert before.bounds == [(10, 10), (4, 10), (0, 10)]
+    again(cluster, spark, out, name)
+    folders = cluster.data_dir.glob(f"broker-*/**/{name}-0")
+    rolled = [folder / f"{10:020}.log" for folder in folders]
+    assert rolled
+    eventually(lambda: all(file.exists() for file in rolled), "its files were deleted")
+    alter(admin, ResourceType.TOPIC, name, {restore.KEEPS_OFFSETS: "true"})
+    assert restore.main(["--from", str(out), *where(cluster)], spark) == 0
+    assert state(cluster, name, 3) == before
+
+
+def test_a_partition_that_was_truncated_while_it_was_read_is_not_backed_up_twice():
+    wanted = backup.Range("t", 0, 0, 5)
+
+    def message(offset: int, error: KafkaError | None = None) -> Message:
+        return Message(topic="t", partition=0, offset=offset, value=b"v", error=error)
+
+    end = KafkaError(KafkaError._PARTITION_EOF)
+    for told, then in ([0, 1], message(0)), ([0, 1], message(1, end)):
+        with pytest.raises(backup.UnreadableTopicError, match=r"t-0: .*truncated"):
+            backup.in_order([*map(message, told), then], wanted, 0)
+    found, at = backup.in_order([message(0), message(3), message(9), message(12, end)], wanted, 0)
+    assert ([each.offset() for each in found], at) == ([0, 3], 12)
 
 
 GOOD = {"version": 1, "topics": [], "groups": {}}

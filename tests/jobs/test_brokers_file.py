@@ -151,6 +151,10 @@ def test_brokers_that_take_no_replicas_are_left_out(server: FakeZooKeeperServer,
     assert registered(server) == (PlannedBroker(2, None, 0, None),)
     file.write_text('[{"id": 1, "no_replicas": true}, {"id": 2, "no_replicas": false}]')
     assert read_brokers_file(str(file), LOCAL_FILES) == (PlannedBroker(2, None, 0, None),)
+    both = (PlannedBroker(1, None, 0, None, no_replicas=True), PlannedBroker(2, None, 0, None))
+    assert read_brokers_file(str(file), LOCAL_FILES, with_no_replicas=True) == both
+    admin = ZkAdminStore(FakeZooKeeper(server))
+    assert read_registered_brokers(admin, with_no_replicas=True) == both
 
 
 def test_without_a_broker_or_a_cluster_there_is_an_error(server: FakeZooKeeperServer):

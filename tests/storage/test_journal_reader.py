@@ -9,6 +9,7 @@ import pytest
 
 from regent.core.protocol.broker import DescribeEventsRequest, JournalPosition
 from regent.storage.journal_reader import JOURNAL, MAX_PART_BYTES, PREVIOUS, read_part
+from tests.support.file_races import between_two_opens
 
 LINES = [f'{{"ts_ms":{n * 1_000},"padding":"{"x" * (n % 700)}"}}' for n in range(1, 2_001)]
 
@@ -57,6 +58,28 @@ def test_nothing_is_lost_or_repeated_when_the_file_is_renamed_between_two_parts(
         write(tmp_path, JOURNAL, LINES[1_000:])
         rest = all_lines(tmp_path, DescribeEventsRequest(between.position))
         assert [*first.lines, *between.lines, *rest] == LINES
+
+
+@pytest.mark.parametrize("has_new_file", [False, True])
+def test_no_line_is_lost_if_the_file_is_renamed_while_a_part_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_new_file: bool
+) -> None:
+    def rotate() -> None:
+        (tmp_path / JOURNAL).rename(tmp_path / PREVIOUS)
+        if has_new_file:
+            write(tmp_path, JOURNAL, LINES[1_000:])
+
+    write(tmp_path, PREVIOUS, LINES[:100])
+    write(tmp_path, JOURNAL, LINES[100:900])
+    first = read_part(tmp_path, 3, DescribeEventsRequest())
+    found = list(first.lines)
+    write(tmp_path, JOURNAL, LINES[100:1_000])
+    between_two_opens(monkeypatch, rotate)
+    part = read_part(tmp_path, 3, DescribeEventsRequest(first.position))
+    found += part.lines
+    if not has_new_file:
+        write(tmp_path, JOURNAL, LINES[1_000:])
+    assert found + all_lines(tmp_path, DescribeEventsRequest(part.position)) == LINES
 
 
 @pytest.mark.parametrize("since", [0, 1, 500, 901, 1_700, 2_000, 9_999])

@@ -34,7 +34,9 @@ def plain_balance(rows: Sequence[Row], listed: Sequence[PlannedBroker] = ()) -> 
     known = [row for row in rows if row.leader is not None]
     led = {row.leader for row in known if row.leader is not None} - {-1}
     held = Counter(b for row in rows for b in row.replicas)
-    ids = sorted({*held, *led, *(b.broker_id for b in listed)})
+    takers = [b for b in listed if not b.no_replicas]
+    ids = sorted({*held, *led, *(b.broker_id for b in takers)})
+    listed = [b for b in listed if b.broker_id in ids]
     racks = _racks(ids, listed)
     rack = dict(zip(ids, racks.of_broker.tolist(), strict=True))
     lost = np.zeros(len(racks.names), np.int64)
@@ -75,7 +77,7 @@ def plain_balance(rows: Sequence[Row], listed: Sequence[PlannedBroker] = ()) -> 
     return Balance(
         np.array(ids, np.int64),
         loads,
-        _fair_shares(ids, loads["replicas"], racks, listed, shapes),
+        _fair_shares(ids, loads["replicas"], racks, takers, shapes),
         racks,
         Counter(len(row.replicas) for row in rows),
         lost,
@@ -84,6 +86,8 @@ def plain_balance(rows: Sequence[Row], listed: Sequence[PlannedBroker] = ()) -> 
         column(b for behind in missing for b in behind),
         _topics(row for row in rows if len(row.replicas) == 1),
         _topics(together),
+        frozenset(b.broker_id for b in listed if b.no_replicas),
+        min(len(row.replicas if row.isr is None else row.isr) for row in rows),
     )
 
 

@@ -21,6 +21,10 @@ SCHEMA = (
 )
 
 
+OF_NO_USE = [(10, "d"), (2**31 - 1, "a")]
+"""Brokers that take no replicas, without and with some."""
+
+
 def frame_of(spark: SparkSession, rows: Sequence[Row]) -> DataFrame:
     return spark.createDataFrame([tuple(row) for row in rows], SCHEMA).repartition(3)
 
@@ -50,6 +54,7 @@ def test_spark_counts_what_plain_counts_do(spark: SparkSession, *, has_brokers: 
     racks = ["a", "a", "b", "c", None, "b"]
     listed = [PlannedBroker(b, rack, 0, None) for b, rack in zip(brokers, racks, strict=False)]
     listed.append(PlannedBroker(9, "c", 0, 12))
+    listed += [PlannedBroker(b, rack, 0, None, no_replicas=True) for b, rack in OF_NO_USE]
     rows = some_rows(rng, brokers)
     found = measure(spark, frame_of(spark, rows), listed if has_brokers else ())
     expected = plain_balance(rows, listed if has_brokers else ())

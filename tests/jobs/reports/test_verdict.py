@@ -224,6 +224,25 @@ def test_brokers_that_are_not_listed_have_no_share():
     assert "decommission --from 7" in commands[1]
 
 
+def test_a_broker_that_takes_no_replicas_is_not_said_to_be_missing():
+    listed = [PlannedBroker(b, None, 0, None, no_replicas=b > 6) for b in (0, 1, 7, 8)]
+    balance = plain_balance([Row("t", 0, [0, 1]), Row("t", 1, [1, 7])], listed)
+    verdict = balance_verdict(balance, RUNNING)
+    assert balance.unlisted == named_brokers(balance)["not_listed"] == []
+    assert "Broker 7 has no_replicas, and 1 replica is there." in sentences(verdict)
+    commands = [remedy.command for remedy in remedies(verdict)]
+    assert "decommission --from 7" in commands[0]
+    assert not any("brokers start" in command for command in commands)
+
+
+def test_as_many_brokers_can_fail_as_replicas_are_in_sync_beside_one():
+    rows = [Row("t", 0, [0, 1, 2], 0, [0, 1, 2]), Row("t", 1, [1, 2, 0], 1, [1, 0])]
+    assert of_rows(rows).survivable == 1
+    assert of_rows([*rows, Row("t", 2, [2, 1, 0], 2, [2])]).survivable == 0
+    assert of_rows([*rows, Row("t", 2, [2, 1, 0], -1, [])]).survivable == 0
+    assert balance_of([[0, 1, 2]]).survivable == 2
+
+
 def test_partitions_that_one_failure_loses_are_counted_with_their_topics():
     racks = [(0, "a"), (1, "a"), (2, "b")]
     rows = [Row("x", 0, [0]), Row("y", 0, [0, 1]), Row("z", 0, [1, 2]), Row("z", 1, [2, 0])]

@@ -92,6 +92,16 @@ def test_the_append_time_is_the_same_for_the_whole_batch():
     assert found["timestampType"].to_pylist() == [0, 0, 0, 1, 1, 1]
 
 
+def test_a_time_that_spark_cannot_hold_is_the_last_one_that_it_can():
+    last = (2**63 - 1) // 1000
+    records = [LogRecord(n, time_ms) for n, time_ms in enumerate((last, last + 1, 2**63 - 1, 5))]
+    for batch in (encoded(records), with_attributes(encoded(records), APPEND_TIME)):
+        found = decode([payload(batch)], EVERYTHING, columns("timestamp"))
+        times = found["timestamp"].cast(pa.int64()).to_pylist()
+        assert times[:3] == [last * 1000] * 3
+        assert times[3] in (5_000, last * 1000)
+
+
 def test_only_the_range_and_the_columns_that_are_asked_for_are_returned():
     records = [LogRecord(offset, 0, value=b"%d" % offset) for offset in (10, 11, 14, 15, 20)]
     found = decode(

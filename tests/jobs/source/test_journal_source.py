@@ -16,6 +16,7 @@ from regent.jobs.source.journal_source import JournalStreamReader, Offset
 from regent.jobs.source.options import DataLossError, OptionError
 from regent.spark import events
 from tests.jobs.journals import START_MS
+from tests.support.file_races import between_two_opens
 
 
 def line(number: int, **more: Any) -> bytes:
@@ -133,6 +134,37 @@ def test_a_planned_batch_is_the_same_after_a_rotation(tmp_path: Path, journal: J
     journal.add(4)
     assert follower.rows(*planned) == [1, 2]
     assert follower.read() == [3, 4]
+
+
+@pytest.mark.parametrize("is_planned", [False, True])
+@pytest.mark.parametrize("has_new_file", [False, True])
+def test_a_file_that_is_renamed_while_a_journal_is_opened_is_read_once(
+    tmp_path: Path,
+    journal: Journal,
+    monkeypatch: pytest.MonkeyPatch,
+    is_planned: bool,
+    has_new_file: bool,
+):
+    def rotate() -> None:
+        journal.rotate()
+        if has_new_file:
+            journal.add(4)
+
+    journal.add(1)
+    journal.rotate()
+    journal.add(2)
+    follower = Follower(tmp_path)
+    assert follower.read() == [1, 2]
+    journal.add(3)
+    planned = follower.plan() if is_planned else None
+    between_two_opens(monkeypatch, rotate)
+    found = follower.rows(*planned) if planned is not None else []
+    while more := follower.read():
+        found += more
+    if not has_new_file:
+        journal.add(4)
+        found += follower.read()
+    assert found == [3, 4]
 
 
 def test_the_older_file_comes_first_at_the_start(tmp_path: Path, journal: Journal):

@@ -19,11 +19,17 @@ from regent.jobs.source.options import (
     Subscription,
 )
 from regent.jobs.source.worker_files import WorkerFiles
+from regent.storage.checkpoints import (
+    HIGH_WATERMARKS,
+    LOG_START_OFFSETS,
+    write_offsets,
+    write_topic_id,
+)
 from tests.jobs.source.batches import GZIP, compressed, encoded
 from tests.jobs.source.log_files import numbered, set_offsets, write_log, write_segment
 from tests.support.transactional_batches import ABORT, COMMIT, in_transaction, marker
 
-ORDERS = TopicPartition("orders", 0)
+ORDERS, EMPTY = TopicPartition("orders", 0), TopicPartition("empty", 0)
 OFFSET = StructType().add("offset", LongType())
 
 
@@ -72,10 +78,63 @@ def test_committed_records_lie_between_the_checkpoints(tmp_path: Path):
     assert ranges(reader_of(tmp_path, uncommitted=True)) == {ORDERS: (12, 100)}
 
 
-def test_without_checkpoints_no_record_counts_as_committed(tmp_path: Path):
+def test_without_an_entry_in_the_checkpoint_no_record_counts_as_committed(tmp_path: Path):
     write_segment(tmp_path, ORDERS, [encoded(numbered(40, 50))], 40)
+    write_offsets(tmp_path / HIGH_WATERMARKS, {})
     assert ranges(reader_of(tmp_path)) == {}
     assert ranges(reader_of(tmp_path, uncommitted=True)) == {ORDERS: (40, 50)}
+
+
+@pytest.mark.parametrize("name", [HIGH_WATERMARKS, LOG_START_OFFSETS])
+@pytest.mark.parametrize("damage", ["missing", "incomplete", "unreadable"])
+def test_records_are_not_taken_for_absent_because_a_checkpoint_cannot_be_read(
+    tmp_path: Path, name: str, damage: str
+):
+    sound, broken = tmp_path / "1", tmp_path / "2"
+    for folder, count in ((sound, 20), (broken, 60)):
+        write_log(folder, ORDERS, count)
+        write_log(folder, EMPTY, 0)
+    file = broken / name
+    written = file.read_text()
+    file.unlink()
+    if damage == "incomplete":
+        file.write_text(written[:-2])
+    elif damage == "unreadable":
+        file.mkdir()
+    if (name, damage) == (LOG_START_OFFSETS, "missing"):  # brokers of Kafka may have none
+        assert ranges(reader_of(sound, broken)) == {ORDERS: (0, 60)}
+        return
+    whole = Subscription(topics=(ORDERS.topic,))
+    with pytest.raises(DataLossError) as raised:
+        reader_of(sound, broken, subscription=whole).partitions()
+    assert str(raised.value).startswith(f"{ORDERS}: {file}")
+    assert ("includeUncommitted=true" in str(raised.value)) == (name == HIGH_WATERMARKS)
+    assert ranges(reader_of(sound, broken, strict=False))[ORDERS][0] == 0
+    assert ranges(reader_of(broken, subscription=Subscription(topics=(EMPTY.topic,)))) == {}
+    if name == HIGH_WATERMARKS:
+        assert ranges(reader_of(broken, uncommitted=True)) == {ORDERS: (0, 60)}
+
+
+def test_without_any_watermark_the_longest_log_is_read_on_request(tmp_path: Path):
+    for number, count in enumerate((20, 60, 40)):
+        write_log(tmp_path / str(number), ORDERS, count)
+        (tmp_path / str(number) / HIGH_WATERMARKS).unlink()
+    reader = reader_of(*sorted(tmp_path.iterdir()), uncommitted=True)
+    assert ranges(reader) == {ORDERS: (0, 60)}
+
+
+def test_logs_of_two_topics_of_one_name_are_not_mixed(tmp_path: Path):
+    folders = [tmp_path / str(number) for number in range(3)]
+    for folder, number, topic_id in zip(folders, (0, 1, 1), "aba", strict=True):
+        write_log(folder, TopicPartition("orders", number), 10)
+        write_topic_id(folder / f"orders-{number}", topic_id * 22)
+    assert len(ranges(reader_of(folders[0], folders[2]))) == 2
+    with pytest.raises(OptionError) as raised:
+        reader_of(*folders).partitions()
+    (line,) = str(raised.value).splitlines()
+    assert line.startswith("logDirs: ")
+    assert str(folders[0]) in line
+    assert str(folders[1]) in line
 
 
 def test_the_replica_with_the_highest_watermark_is_read(tmp_path: Path):
