@@ -98,6 +98,9 @@ def test_each_trouble_has_a_sentence() -> None:
     troubles = {
         "No ZooKeeper answers": replace(HEALTHY, problem="No ZooKeeper answers"),
         "There is no controller.": replace(HEALTHY, controller_id=-1),
+        "The controller does not answer: no answer in 1 s.": replace(
+            HEALTHY, silence="the controller does not answer: no answer in 1 s"
+        ),
         "Broker 2 has left LeaderAndIsr unanswered for 3.5 s.": replace(
             HEALTHY, unanswered=(unanswered,)
         ),
