@@ -186,10 +186,9 @@ def _verdict(view: ClusterView) -> ClusterVerdict:
         more = len(view.missing) - _NAMED
         sentence += f"; and {counted(more, 'more broker')}" if more > 0 else ""
         return ClusterVerdict("problem", _capital(sentence), _start(view))
-    if view.controller_id == NO_CONTROLLER:
-        return ClusterVerdict("problem", "There is no controller.", f"{program()} status")
-    if view.silence:
-        return ClusterVerdict("problem", f"{_capital(view.silence)}.", f"{program()} doctor")
+    if view.controller_id == NO_CONTROLLER or view.silence:
+        sentence = f"{_capital(view.silence) or 'There is no controller'}."
+        return ClusterVerdict("problem", sentence, f"{program()} status")
     for row in view.unanswered[:1]:
         why = f": {row.reason}" if row.reason else ""
         sentence = (
