@@ -124,10 +124,13 @@ class GroupRow(NamedTuple):
     coordinator: BrokerId
     members: tuple[str, ...]
     rows: tuple[LagRow, ...]
+    has_told_offsets: bool = True
 
     @property
     def lag(self) -> str:
         """The lag of all partitions."""
+        if not self.rows and not self.has_told_offsets:
+            return "unknown"
         return _sum(row.lag for row in self.rows)
 
     @property
@@ -181,6 +184,10 @@ def _sum(lags: Iterable[int | None]) -> str:
         return str(sum(known))
     unknown = f"unknown in {counted(len(lags) - len(known), 'partition')}"
     return f"{sum(known)} and {unknown}" if known else unknown
+
+
+def _is_whole(committed: Mapping[TopicPartition, int | None] | None) -> bool:
+    return committed is not None and None not in committed.values()
 
 
 def _is_told(error_code: int, what: str, problems: list[str]) -> bool:
@@ -307,6 +314,7 @@ class BrokerQuestions:
                 broker_id,
                 tuple(f"{m.client_id} {m.client_host}" for m in group.members),
                 tuple(rows(group.group_id)),
+                _is_whole(committed.found.get(group.group_id)),
             )
             for broker_id, group in groups
         ]
@@ -315,8 +323,11 @@ class BrokerQuestions:
 
     def _committed(
         self, groups: Mapping[BrokerId, Sequence[str]]
-    ) -> Answers[dict[str, dict[TopicPartition, int]]]:
-        """Return what each group has committed; ``groups`` has those of each coordinator."""
+    ) -> Answers[dict[str, dict[TopicPartition, int | None]]]:
+        """Return what each group has committed, None: untold; a group that is left out told nothing.
+
+        ``groups`` has those of each coordinator.
+        """
         kind = OffsetFetchRequestGroup
         requests = {
             b: OffsetFetchRequest(groups=tuple(kind(group_id=g, topics=None) for g in of))
@@ -327,10 +338,11 @@ class BrokerQuestions:
         committed = {
             group.group_id: {
                 TopicPartition(topic.name, row.partition_index): row.committed_offset
+                if _is_told(row.error_code, f"offsets of {group.group_id}", problems)
+                else None
                 for topic in group.topics
                 for row in topic.partitions
-                if _is_told(row.error_code, f"offsets of {group.group_id}", problems)
-                and row.committed_offset >= 0
+                if row.error_code != Errors.NONE or row.committed_offset >= 0
             }
             for answer in answers.found.values()
             for group in answer.groups

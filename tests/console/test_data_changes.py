@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka import TopicPartition as Position
 from starlette.testclient import TestClient
 
+from regent.client import broker_request
 from regent.client.cluster_connection import Cluster, ClusterLocation, open_session
 from regent.config.addresses import listening_socket
 from regent.config.settings import Settings
@@ -225,7 +226,7 @@ def test_an_error_is_not_taken_for_emptiness(
     with closing(member_of(served)) as member:
         member.commit(offsets=[Position(TOPIC, 0, 1)], asynchronous=False)
     transactional(served)
-    ask = inquiries.ask_broker
+    ask = broker_request.ask_broker
 
     def spoil(*arguments: Any) -> Any:
         answer = ask(*arguments)
@@ -237,6 +238,23 @@ def test_an_error_is_not_taken_for_emptiness(
     assert "lag 0" not in text
     assert "There is no group" not in text
     assert "There is no transactional" not in text
+
+
+def test_a_group_whose_offsets_are_not_told_is_not_reset(
+    broker: tuple[ServedEndpoint, Cluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served, cluster = broker
+    with closing(member_of(served)) as member:
+        member.commit(offsets=[Position(TOPIC, 0, 1)], asynchronous=False)
+    ask = broker_request.ask_broker
+
+    def spoil(*arguments: Any) -> Any:
+        answer = ask(*arguments)
+        return spoiled(answer) if isinstance(answer, OffsetFetchResponse) else answer
+
+    monkeypatch.setattr(inquiries, "ask_broker", spoil)
+    with pytest.raises(RegentError, match="the offsets of group billing are not known now"):
+        reset(cluster, to="latest", topic=TOPIC)
 
 
 def test_offsets_of_a_partition_that_no_broker_leads_are_unknown(
