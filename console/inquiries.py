@@ -324,7 +324,7 @@ class BrokerQuestions:
     def _committed(
         self, groups: Mapping[BrokerId, Sequence[str]]
     ) -> Answers[dict[str, dict[TopicPartition, int | None]]]:
-        """Return what each group has committed, None: untold; a group that is left out told nothing.
+        """Return what each group has committed, None: untold; a group that is left out told none.
 
         ``groups`` has those of each coordinator.
         """
