@@ -141,6 +141,7 @@ class EventJournalFile:
         self._broker_id = broker_id
         self._file: IO[bytes] | None = None
         self._is_failing = False
+        self._is_torn = False  # the file may end with a part of a line
 
     def record(self, handled: HandledEvent) -> None:
         """Append one line and flush it."""
@@ -160,11 +161,12 @@ class EventJournalFile:
         }
         try:
             file = self._open()
-            # The failed write may have left a part of a line.
-            start = b"\n" if self._is_failing and file.tell() else b""
-            file.write(start + orjson.dumps(line) + b"\n")
-            self._is_failing = False
+            data = (b"\n" if self._is_torn and file.tell() else b"") + orjson.dumps(line) + b"\n"
+            while data:  # a nearly full disk takes a part, and says why only when asked again
+                data = data[file.write(data) :]
+            self._is_failing = self._is_torn = False
         except OSError as error:
+            self._is_torn = True
             if not self._is_failing:
                 logger.error("%s: cannot record events: %s", self._path, error.strerror)
             self._is_failing = True
@@ -180,7 +182,10 @@ class EventJournalFile:
             self.close()
             os.replace(self._path, self._path.with_name(self._path.name + ".1"))
         if self._file is None:
-            self._file = self._path.open("ab", buffering=0)
+            self._file = self._path.open("a+b", buffering=0)
+            if self._file.tell():
+                self._file.seek(-1, os.SEEK_END)
+                self._is_torn = self._file.read(1) != b"\n"
         return self._file
 
 

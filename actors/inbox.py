@@ -171,14 +171,13 @@ class Activity:
     """What one actor is doing. Only its thread writes; any thread reads.
 
     ``message`` and ``busy_since`` (monotonic seconds) are None between messages; ``last_activity``
-    is when the last message ended; ``failures`` counts the messages whose handling failed.
+    is when the last message ended.
     """
 
     thread: threading.Thread
     message: object = "on_start"
     busy_since: float | None = field(default_factory=monotonic)
     last_activity: float = field(default_factory=monotonic)
-    failures: int = 0
 
     @property
     def handling_ms(self) -> float:

@@ -32,7 +32,7 @@ from regent.actors.inbox import (
     Reply,
     inbox_of,
 )
-from regent.config.threads import NamedThread
+from regent.config.threads import UNEXPECTED_ERRORS, NamedThread
 
 logger = logging.getLogger(__name__)
 
@@ -175,7 +175,7 @@ class RegentActor(ThreadingActor):
             self.activity.end()
 
     def _end_failed(self, message: object, reply: Reply | None, error: BaseException) -> None:
-        self.activity.failures += 1
+        UNEXPECTED_ERRORS.add()
         failure = self._as_exception(message, error)
         try:
             self.on_unexpected_error(message, failure)

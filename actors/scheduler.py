@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import count
 from time import monotonic, monotonic_ns
 
-from regent.config.threads import NamedThread
+from regent.config.threads import UNEXPECTED_ERRORS, NamedThread
 from regent.core.errors import RegentError
 
 logger = logging.getLogger(__name__)
@@ -35,13 +35,12 @@ class Scheduler:
     """Runs each callback once, after a delay, in the order of due times, on one daemon thread.
 
     While a callback runs no other timer fires, so on a shared scheduler a callback must only tell
-    an actor. A callback that raises is logged and counted in ``failures``. A callback may have
+    an actor. A callback that raises is logged and counted. A callback may have
     begun before its timer is cancelled, so the actor must check whether the message still applies.
     """
 
     def __init__(self, name: str = "scheduler", *, limit: int = 100_000) -> None:
         self.name = name
-        self.failures = 0
         self._limit = limit
         self._changed = threading.Condition(threading.RLock())
         self._pending: set[Handle] = set()
@@ -114,7 +113,7 @@ class Scheduler:
             try:
                 handle.callback()
             except BaseException:  # even SystemExit must not end all timers of the process
-                self.failures += 1
+                UNEXPECTED_ERRORS.add()
                 logger.exception("%s: a callback failed (key %r)", self.name, handle.key)
 
     def _next_due(self) -> Handle | None:

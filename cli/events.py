@@ -135,6 +135,7 @@ def _show(
     tail: int | None,
 ) -> None:
     """Print the events, with ``follow`` until Ctrl-C. Raises ``RegentError``."""
+    began_ms = time.time_ns() // 1_000_000
     if not journals.look() and not (follow and journals.can_appear):
         raise EventsError(journals.none())
     past = journals.new() if tail is None else journals.last(tail, is_shown)
@@ -143,6 +144,8 @@ def _show(
         if journals.none_was_read():
             raise EventsError("no broker could be asked for its journal")
         return
+    if tail is not None:
+        journals.begin_others_at(began_ms)
     while True:
         time.sleep(_POLL_BROKERS_S if journals.is_far else _POLL_S)
         journals.look()

@@ -133,9 +133,9 @@ class Cluster:
             return registered_brokers(admin)
 
     @contextmanager
-    def admin(self) -> Iterator[ZkAdminStore]:
+    def admin(self, *, limit_s: float | None = None) -> Iterator[ZkAdminStore]:
         """Open a ZooKeeper session for the block; see ``cluster_admin``."""
-        with cluster_admin(self.zookeeper_address, None, self._open_zookeeper) as admin:
+        with cluster_admin(self.zookeeper_address, limit_s, self._open_zookeeper) as admin:
             yield admin
 
 

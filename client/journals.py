@@ -61,8 +61,16 @@ class JournalReader:
         self._since_ms = since_ms
         self._next = DescribeEventsRequest(since_ms=since_ms, last_bytes=last_bytes)
         self._is_cut = False
+        self._first_ms = 0
+        self.is_begun = False
+        """Whether it was read to its end once."""
         self.unreadable = 0
         """Number of unreadable lines, which a crash left incomplete."""
+
+    def begin_at(self, since_ms: int) -> None:
+        """Leave out earlier events; later ones may have such times, by a clock that is behind."""
+        self._first_ms = since_ms
+        self._next = DescribeEventsRequest(since_ms=since_ms)
 
     def read(self) -> Iterator[Event]:
         """Yield the complete events; an incomplete last line is left for the next call."""
@@ -76,9 +84,10 @@ class JournalReader:
                 event = _parse(line)
                 if event is None:
                     self.unreadable += 1
-                else:
+                elif self.is_begun or event.ts_ms >= self._first_ms:
                     yield event
             if part.is_end:
+                self.is_begun = True
                 return
 
     def last(self, count: int, is_shown: Callable[[Event], bool]) -> list[Event]:
@@ -124,6 +133,7 @@ class Journals:
         self._data_dir = data_dir
         self._broker_id = broker_id
         self._since_ms = since_ms
+        self._begin_ms = 0
         self._remote = None if cluster is None else _RemoteJournals()
         self._readers: dict[BrokerId | Path, JournalReader] = {}
         self._silent: dict[BrokerId | Path, str] = {}
@@ -148,15 +158,19 @@ class Journals:
         """Find the journals; return how many there are. Raises ``ClusterNotFoundError``."""
         local = self._directories()
         for directory in local:
-            if directory not in self._readers:
-                self._readers[directory] = JournalReader(
-                    _local(directory), self._since_ms, self._last_bytes
-                )
+            self._add(directory, _local(directory))
         if self._remote is not None and time.monotonic() - self._looked_at >= _LOOK_AGAIN_S:
             self._silent.clear()
             self._find_remote({_id_of(directory) for directory in local})
             self._looked_at = time.monotonic()
         return len(self._readers)
+
+    def begin_others_at(self, since_ms: int) -> None:
+        """Let journals begin at this time that are found, or that can be read, from now on."""
+        self._begin_ms = since_ms
+        for reader in self._readers.values():
+            if not reader.is_begun:
+                reader.begin_at(since_ms)
 
     def new(self) -> Iterator[Event]:
         """Yield the events since the last call, by time."""
@@ -209,6 +223,13 @@ class Journals:
             self._silent[key] = str(error)
             self._name(key, str(error))
 
+    def _add(self, key: BrokerId | Path, journal: Journal) -> None:
+        if key not in self._readers:
+            reader = JournalReader(journal, self._since_ms, self._last_bytes)
+            if self._begin_ms:
+                reader.begin_at(self._begin_ms)
+            self._readers[key] = reader
+
     def _name(self, broker_id: BrokerId, why: str) -> None:
         assert self._remote is not None
         if self._remote.is_news(broker_id, why):
@@ -248,10 +269,7 @@ class Journals:
                 self._name(broker_id, "it is a broker of Kafka, which keeps none")
             else:
                 self._remote.connect(broker_id, found.info.control_peer)
-                journal = self._remote.journal(broker_id)
-                self._readers.setdefault(
-                    broker_id, JournalReader(journal, self._since_ms, self._last_bytes)
-                )
+                self._add(broker_id, self._remote.journal(broker_id))
 
 
 def _id_of(directory: Path) -> BrokerId | None:

@@ -118,13 +118,14 @@ def add_throttle(
     moves: Collection[Move],
     bytes_per_second: int,
     keep_note: Callable[[bytes], None],
+    earlier: bytes | None = None,
 ) -> None:
     """Limit these moves beside others. Raises ``BadDataError``.
 
-    ``keep_note`` stores what ``remove_throttle`` needs before anything is set. A throttle that the
-    plan has already must be removed before.
+    ``keep_note`` stores what ``remove_throttle`` needs before anything is set. ``earlier``: the
+    note of a throttle that the plan has already; the new one has both, and replaces its rate.
     """
-    note = throttle_note(configs, moves, bytes_per_second)
+    note = throttle_note(configs, moves, bytes_per_second, earlier)
     keep_note(note)
     set_throttle(configs, note)
 
@@ -156,15 +157,16 @@ def throttle_note(
         }
         for topic, config in _readable(topics).items()
     }
+    rates = [str(bytes_per_second)]
     if earlier is not None:
         before: dict[str, Any] = orjson.loads(earlier)
+        rates += [rate for rate in before["rates"] if rate not in rates]
         rates_before |= before["rates_before"]
         for topic, lists in before["replicas"].items():
             of_topic = replicas.setdefault(topic, {})
             for name, pairs in lists.items():
                 of_topic[name] = sorted({*pairs, *of_topic.get(name, ())})
-    rate = str(bytes_per_second)
-    return orjson.dumps({"rates": [rate], "rates_before": rates_before, "replicas": replicas})
+    return orjson.dumps({"rates": rates, "rates_before": rates_before, "replicas": replicas})
 
 
 def set_throttle(configs: ZkConfigStore, kept_note: bytes) -> None:

@@ -5,19 +5,22 @@ if they are known, which Kafka's tools ignore. ``rollback.json`` has the assignm
 was made. Both are as ``kafka-reassign-partitions --execute`` takes them. ``summary.json`` is the
 output of the job.
 
-The file ``paused`` stops the beginning of moves. ``rolling-back`` lets a running ``execute`` end.
+The file ``paused`` stops the beginning of moves. ``rolling-back`` lets a running ``execute`` end;
+``turned`` says that an ``execute`` which followed a rollback has not ended.
 ``progress.json`` has the speed of the last execution, ``throttle.json`` what its throttle has
-changed. Nothing else is stored about the progress.
+changed. Nothing else is stored about the progress. An execution that runs has ``plan.json`` locked.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from types import TracebackType
+from typing import Any, Final, Self
 
 import orjson
 
@@ -32,6 +35,7 @@ PLAN: Final = "plan.json"
 ROLLBACK: Final = "rollback.json"
 PAUSED: Final = "paused"
 ROLLING_BACK: Final = "rolling-back"
+TURNED: Final = "turned"
 THROTTLE: Final = "throttle.json"
 _VERSION: Final = 1
 _BOM: Final = b"\xef\xbb\xbf"  # editors of Windows write it
@@ -61,6 +65,23 @@ class ExecutablePlan:
         """Whether a command of the other direction has begun since."""
         return self.has(ROLLING_BACK) is not self.is_rollback
 
+    @property
+    def cancels(self) -> bool:
+        """Whether moves in flight in the other direction are of this plan: its other commands'."""
+        return self.is_rollback or self.has(ROLLING_BACK) or self.has(TURNED)
+
+    def turn(self) -> None:
+        """Let executions in the other direction end, and this one go on if it was paused.
+
+        Raises ``PlanFileError``.
+        """
+        if self.is_rollback:
+            self.leave(ROLLING_BACK)
+        elif self.has(ROLLING_BACK):
+            self.leave(TURNED)  # first, so that a command that is killed here leaves one of them
+            self.remove(ROLLING_BACK)
+        self.remove(PAUSED)
+
     def has(self, note: str) -> bool:
         """Return whether ``PAUSED`` or ``ROLLING_BACK`` was left in the directory."""
         return (self.directory / note).exists()
@@ -89,6 +110,44 @@ class ExecutablePlan:
             raise PlanFileError(
                 f"cannot remove {self.directory / note}: {error.strerror}"
             ) from None
+
+
+class PlanLock:
+    """Tells a running execution of a plan from a killed one, whose lock the system has removed.
+
+    Where files cannot be locked (some network file systems), no other execution seems to run.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._file = os.open(directory / PLAN, os.O_RDONLY | os.O_CLOEXEC)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        os.close(self._file)
+
+    def is_alone(self) -> bool:
+        """Whether no other execution runs; then others that begin wait until ``share``."""
+        try:
+            # Without a lock first: of two that end at once, one finds no other.
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        return True
+
+    def share(self) -> None:
+        """Run beside other executions; wait while one of them changes the throttle."""
+        with suppress(OSError):
+            fcntl.flock(self._file, fcntl.LOCK_SH)
 
 
 def write_plan(directory: Path, changes: Sequence[Move], summary: Mapping[str, Any]) -> None:

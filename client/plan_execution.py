@@ -8,17 +8,20 @@ that others have changed. At the end the preferred replicas of the plan's partit
 
 No move begins while others reassign partitions, as with Kafka's tool. At the start that is an error
 (``--additional`` overrides it); later the command waits. Two executions of the same plan at a time
-do no harm: the controller's list of reassignments, which both read, has the moves of both.
+do no harm: the controller's list of reassignments, which both read, has the moves of both, and the
+throttle of one stays until the last has ended.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -31,22 +34,25 @@ from regent.client.flight import (
     as_moves,
     ongoing_reassignments,
 )
+from regent.client.live_brokers import read_live_brokers
+from regent.client.log_sizes import read_log_dirs
 from regent.client.move_pause import refuse_if_paused
 from regent.client.move_throttle import add_throttle, remove_throttle
 from regent.client.moves import Move, ids
 from regent.client.plan_directory import (
     PAUSED,
-    ROLLING_BACK,
     THROTTLE,
+    TURNED,
     ExecutablePlan,
     PlanFileError,
+    PlanLock,
     read_plan,
 )
 from regent.client.progress_line import ProgressLine, Speed, in_words, seconds_left
 from regent.client.wording import counted, listed
 from regent.config.command_line import program
 from regent.core.errors import RegentError
-from regent.core.model import LeaderIsrAndControllerEpoch
+from regent.core.model import BrokerId, LeaderIsrAndControllerEpoch, TopicPartition
 from regent.core.protocol.messages.partitions import (
     ElectionType,
     ElectLeadersRequest,
@@ -59,6 +65,7 @@ _CLIENT_ID: Final = "regent-plan"
 _FIRST_ANSWER_S: Final = 30.0  # where the command ends without an answer
 _RECONNECT_PAUSE_S: Final = 1.0
 _NOTE_S: Final = 10.0  # between two notes of the speed in the directory
+_LOOKS: Final = 4  # at the sizes of new replicas, before an execution gives up
 _ELECTIONS_AT_ONCE: Final = 1_000  # so that clients do not lose all their leaders at once
 
 OpenCluster: TypeAlias = Callable[[str], AbstractContextManager[ZkAdminStore]]
@@ -82,9 +89,9 @@ def execute_plan(
 ) -> dict[str, Any]:
     """Move every partition of the plan in ``plan_dir`` to its target; return the summary.
 
-    ``is_rollback``: move them back. The directory is marked, so that executions in the other
-    direction end. Their moves in flight are cancelled, also by the first execution that follows a
-    rollback.
+    ``is_rollback``: move them back. When nothing prevents the moves, the directory is marked, so
+    that executions in the other direction end. Their moves in flight are cancelled, also by the
+    executions that follow a rollback, until one of them has ended.
 
     Raises:
         PlanFileError: it is not a plan
@@ -94,15 +101,9 @@ def execute_plan(
         KeyboardInterrupt: after a message with the command that resumes it
     """
     plan = read_plan(plan_dir)
-    turns = is_rollback is not plan.has(ROLLING_BACK)
-    if is_rollback:
-        plan.leave(ROLLING_BACK)
-        plan = plan.rollback
-    else:
-        plan.remove(ROLLING_BACK)
-    plan.remove(PAUSED)
-    with ProgressLine() as line:
-        execution = _Execution(plan, options, line, cancels=is_rollback or turns)
+    plan = plan.rollback if is_rollback else plan
+    with ProgressLine() as line, PlanLock(plan_dir) as lock:
+        execution = _Execution(plan, options, line, lock)
         try:
             execution.run(lambda: open_cluster(address))
         except KeyboardInterrupt:
@@ -112,7 +113,7 @@ def execute_plan(
             line.say(f"To move everything back: {command_line(back, plan, address)}")
             raise
         finally:
-            if plan.has(THROTTLE):
+            if plan.has(THROTTLE) and lock.is_alone():
                 _clear_throttle(plan, address, open_cluster, line)
     return execution.summary()
 
@@ -159,16 +160,18 @@ class _Execution:
         plan: ExecutablePlan,
         options: ExecutionOptions,
         line: ProgressLine,
-        *,
-        cancels: bool,
+        lock: PlanLock,
     ) -> None:
         self._plan = plan
+        self._lock = lock
         self._options = options
         self._line = line
         self._started = self._last_progress = time.monotonic()
-        self._cancels = cancels  # moves in the other direction are of this plan too
-        self._flight = Flight(plan.moves, options, cancels=cancels, pause=self._pause)
+        self._cancels = plan.cancels
+        self._flight = Flight(plan.moves, options, cancels=plan.cancels, pause=self._pause)
         self._is_begun = False
+        self._looked_at = 0.0  # when these sizes were asked for
+        self._sizes: dict[tuple[BrokerId, TopicPartition], int] = {}
         self._elected = 0
         self._speed = Speed()
         self._next_note = self._started + _NOTE_S
@@ -215,14 +218,23 @@ class _Execution:
             to_move = "move back" if self._plan.is_rollback else "move"
             self._line.say(f"{counted(flight.left, 'partition')} to {to_move}")
             refuse_if_paused(admin)
-            clear_throttle(admin, self._plan)  # of a killed execution
-            rate = self._options.throttle
-            if rate is not None:
-                self._line.show("setting the throttle")
-                keep_note = partial(self._plan.leave, THROTTLE)
-                add_throttle(admin.configs, flight.open_moves, rate, keep_note)
+        if len(flight.changed) + len(flight.refused) < len(self._plan.moves):
+            self._plan.turn()  # otherwise this may be another cluster
+        if flight.left:
+            self._throttle(admin)
+        self._lock.share()
         self._last_progress = time.monotonic()
         self._is_begun = True
+
+    def _throttle(self, admin: ZkAdminStore) -> None:
+        """Set the throttle; that of another execution stays, and that of a killed one goes."""
+        rate, moves = self._options.throttle, self._flight.open_moves
+        if self._lock.is_alone():
+            clear_throttle(admin, self._plan)
+        if rate is not None:
+            self._line.show("setting the throttle")
+            keep_note = partial(self._plan.leave, THROTTLE)
+            add_throttle(admin.configs, moves, rate, keep_note, self._plan.read(THROTTLE))
 
     def _advance(self, admin: ZkAdminStore, controller: ControllerRef) -> None:
         flight = self._flight
@@ -233,6 +245,7 @@ class _Execution:
             if not flight.left:
                 break
             self._complete(admin, controller)
+        self._plan.remove(TURNED)
         self._line.show("electing preferred leaders")
         ours = [m for m in self._plan.moves if m.partition not in flight.changed]
         for few in batches(ours, _ELECTIONS_AT_ONCE):
@@ -242,12 +255,32 @@ class _Execution:
         """Wait until every partition of the plan is at its target, or given up."""
         flight = self._flight
         for is_new in flight.steps(admin, controller):
-            if is_new or flight.is_paused:
+            if is_new or flight.is_paused or self._is_copying(admin):
                 self._last_progress = time.monotonic()
             self._give_up_if_stalled(lambda: flight.obstacle or flight.waits())
             self._speed.note(time.monotonic(), flight.work)
             self._note_speed()
             self._line.show(self._progress())
+
+    def _is_copying(self, admin: ZkAdminStore) -> bool:
+        """Whether a replica that a move in flight adds has grown; asked a few times before the end.
+
+        A move may take longer than ``stall_timeout``, with a throttle above all.
+        """
+        looked_at = max(self._last_progress, self._looked_at)
+        if time.monotonic() < looked_at + self._options.stall_timeout / _LOOKS:
+            return False
+        moves = self._flight.in_flight.values()
+        added = {(broker, move.partition) for move in moves for broker in move.added}
+        live = read_live_brokers(admin)
+        asked = {broker: live[broker] for broker, _ in added if broker in live}
+        found = read_log_dirs(asked, {partition for _, partition in added})
+        before, self._sizes = self._sizes, dict[tuple[BrokerId, TopicPartition], int]()
+        for directory in chain.from_iterable(found.values()):
+            for log in directory.logs:
+                self._sizes[directory.broker_id, log.topic_partition] = log.size
+        self._looked_at = time.monotonic()
+        return any(self._sizes.get(one, 0) > before.get(one, math.inf) for one in added)
 
     def _pause(self) -> str:
         """Return whether the plan is paused, for ``Flight``; raises if it has been turned."""

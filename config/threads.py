@@ -23,6 +23,23 @@ _PR_SET_NAME: Final = 15
 _LIBC: Final = ctypes.CDLL(None)
 
 
+class UnexpectedErrors:
+    """How many messages, callbacks and threads have failed in this process; any thread may add."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._lock = threading.Lock()
+
+    def add(self) -> None:
+        """Count one."""
+        with self._lock:
+            self.count += 1
+
+
+UNEXPECTED_ERRORS: Final = UnexpectedErrors()
+"""Of the process: who logs such an error counts it here, whichever part of a broker it is."""
+
+
 @contextmanager
 def thread_names_begin_with(prefix: str) -> Iterator[None]:
     """Give a prefix to the threads that are started in the ``with`` block, and by these threads."""
@@ -55,7 +72,11 @@ class NamedThread(threading.Thread):
     def run(self) -> None:
         """Call the target."""
         _begin(self._prefix)
-        super().run()
+        try:
+            super().run()
+        except Exception:
+            UNEXPECTED_ERRORS.add()
+            raise
 
 
 class NamedTimer(NamedThread):

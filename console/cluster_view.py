@@ -124,7 +124,8 @@ class ClusterView:
 
     ``events`` are the lines of the journals, merged by time. ``problem``: why ZooKeeper cannot be
     asked; empty if it answers. ``data_dir`` is that of a cluster on this machine.
-    ``moves_paused_ms``: since when all moves are paused; None: they are not.
+    ``moves_paused_ms``: since when all moves are paused; None: they are not. ``silence``: that the
+    controller does not answer, and why; empty if it does.
     """
 
     at_ms: float
@@ -142,6 +143,7 @@ class ClusterView:
     failovers: Sequence[Failover] = ()
     has_journals: bool = True
     moves_paused_ms: float | None = None
+    silence: str = ""
 
     @property
     def controller_since_ms(self) -> float | None:
@@ -184,8 +186,9 @@ def _verdict(view: ClusterView) -> ClusterVerdict:
         more = len(view.missing) - _NAMED
         sentence += f"; and {counted(more, 'more broker')}" if more > 0 else ""
         return ClusterVerdict("problem", _capital(sentence), _start(view))
-    if view.controller_id == NO_CONTROLLER:
-        return ClusterVerdict("problem", "There is no controller.", f"{program()} status")
+    if view.controller_id == NO_CONTROLLER or view.silence:
+        sentence = f"{_capital(view.silence) or 'There is no controller'}."
+        return ClusterVerdict("problem", sentence, f"{program()} status")
     for row in view.unanswered[:1]:
         why = f": {row.reason}" if row.reason else ""
         sentence = (

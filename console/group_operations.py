@@ -114,6 +114,8 @@ def _planned(
     if group.members or group.state not in _EMPTY:
         members = counted(len(group.members), "member")
         raise GroupChangeError(f"group {name} has {members} and is {group.state}: stop them first")
+    if not group.has_told_offsets:
+        raise GroupChangeError(f"the offsets of group {name} are not known now")
     committed = {r.topic_partition: r.committed for r in group.rows if r.committed is not None}
     wanted = {p for p in committed if topic in ("", p.topic)}
     if topic:

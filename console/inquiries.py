@@ -1,6 +1,7 @@
 """What a page asks the brokers when it is opened: each question goes to all that are registered.
 
-A broker that does not answer is named in ``Answers.problems``; the page shows the others' answers.
+A broker that does not answer, or not about all, is named in ``Answers.problems`` with the reason;
+the page shows what the others told. What nobody told is unknown, not empty and not zero.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from regent.client.cluster_connection import Cluster
 from regent.client.command_config import SECURITY_OF_COMMAND
 from regent.client.group_states import assigned_partitions
 from regent.client.partitions import DescribedPartition
-from regent.client.wording import listed
+from regent.client.wording import counted, listed
 from regent.console.bootstrap_source import partitions_of, source_of
 from regent.core.admin.config_descriptions import ConfigSource
 from regent.core.errors import Errors, RegentError
@@ -123,21 +124,24 @@ class GroupRow(NamedTuple):
     coordinator: BrokerId
     members: tuple[str, ...]
     rows: tuple[LagRow, ...]
+    has_told_offsets: bool = True
 
     @property
-    def lag(self) -> int:
-        """The lag of all partitions that is known."""
-        return sum(row.lag or 0 for row in self.rows)
+    def lag(self) -> str:
+        """The lag of all partitions."""
+        if not self.rows and not self.has_told_offsets:
+            return "unknown"
+        return _sum(row.lag for row in self.rows)
 
     @property
-    def lag_by_topic(self) -> dict[str, int]:
+    def lag_by_topic(self) -> dict[str, str]:
         """The lag of each topic."""
-        return _summed((row.topic_partition.topic, row.lag or 0) for row in self.rows)
+        return _summed((row.topic_partition.topic, row.lag) for row in self.rows)
 
     @property
-    def lag_by_member(self) -> dict[str, int]:
+    def lag_by_member(self) -> dict[str, str]:
         """The lag of the partitions that each member reads."""
-        return _summed((row.member, row.lag or 0) for row in self.rows if row.member)
+        return _summed((row.member, row.lag) for row in self.rows if row.member)
 
 
 class TransactionRow(NamedTuple):
@@ -165,11 +169,34 @@ class PartitionBelief(NamedTuple):
     problem: str = ""
 
 
-def _summed(rows: Iterable[tuple[str, int]]) -> dict[str, int]:
-    sums: dict[str, int] = defaultdict(int)
-    for name, number in rows:
-        sums[name] += number
-    return dict(sorted(sums.items()))
+def _summed(rows: Iterable[tuple[str, int | None]]) -> dict[str, str]:
+    lags: dict[str, list[int | None]] = defaultdict(list)
+    for name, lag in rows:
+        lags[name].append(lag)
+    return {name: _sum(of) for name, of in sorted(lags.items())}
+
+
+def _sum(lags: Iterable[int | None]) -> str:
+    """Return the sum of lags; None: one that is unknown, which is not 0."""
+    lags = list(lags)
+    known = [lag for lag in lags if lag is not None]
+    if len(known) == len(lags):
+        return str(sum(known))
+    unknown = f"unknown in {counted(len(lags) - len(known), 'partition')}"
+    return f"{sum(known)} and {unknown}" if known else unknown
+
+
+def _is_whole(committed: Mapping[TopicPartition, int | None] | None) -> bool:
+    return committed is not None and None not in committed.values()
+
+
+def _is_told(error_code: int, what: str, problems: list[str]) -> bool:
+    """Whether an answer has no error; otherwise add to the problems that it is unknown, and why."""
+    if error_code == Errors.NONE:
+        return True
+    if (line := f"{what}: unknown, {Errors(error_code).name}") not in problems:
+        problems.append(line)
+    return False
 
 
 class BrokerQuestions:
@@ -205,7 +232,10 @@ class BrokerQuestions:
         request = DescribeLogDirsRequest(topics=asked)
         answers = self._ask_all(_DESCRIBE_LOG_DIRS, request, DescribeLogDirsResponse)
         for broker_id, answer in answers.found.items():
+            _is_told(answer.error_code, f"sizes on broker {broker_id}", answers.problems)
             for result in answer.results:
+                where = f"sizes in {result.log_dir} of broker {broker_id}"
+                _is_told(result.error_code, where, answers.problems)
                 for topic in result.topics:
                     for row in topic.partitions:
                         if not row.is_future_key:
@@ -219,7 +249,7 @@ class BrokerQuestions:
             resource_type=_TOPIC, resource_name=topic, configuration_keys=None
         )
         request = DescribeConfigsRequest(resources=(resource,), include_synonyms=False)
-        problems = []
+        problems: list[str] = []
         for broker_id, endpoint in self._endpoints().items():
             try:
                 answer = ask_broker(
@@ -228,9 +258,13 @@ class BrokerQuestions:
             except (NoAnswerError, RegentError) as error:
                 problems.append(f"broker {broker_id} does not tell: {error}")
                 continue
+            whose = f"settings by broker {broker_id}"
+            told = [r for r in answer.results if _is_told(r.error_code, whose, problems)]
+            if not told:
+                continue
             rows = [
                 SettingRow(row.name, row.value or "", _source(row.config_source))
-                for result in answer.results
+                for result in told
                 for row in result.configs
             ]
             rows.sort(key=lambda row: (row.source == _source(ConfigSource.DEFAULT), row.name))
@@ -242,12 +276,19 @@ class BrokerQuestions:
     def groups(self) -> Answers[list[GroupRow]]:
         """Return all groups, with their lags."""
         listed = self._ask_all(_LIST_GROUPS, ListGroupsRequest(), ListGroupsResponse)
+        for broker_id, told in listed.found.items():
+            _is_told(told.error_code, f"groups of broker {broker_id}", listed.problems)
         names = {b: [g.group_id for g in answer.groups] for b, answer in listed.found.items()}
         asked = {b: of_broker for b, of_broker in names.items() if of_broker}
         questions = {b: DescribeGroupsRequest(groups=tuple(of)) for b, of in asked.items()}
         described = self._ask_each(_DESCRIBE_GROUPS, questions, DescribeGroupsResponse)
         committed = self._committed(asked)
-        groups = [(b, g) for b, answer in described.found.items() for g in answer.groups]
+        groups = [
+            (b, g)
+            for b, answer in described.found.items()
+            for g in answer.groups
+            if _is_told(g.error_code, f"group {g.group_id}", described.problems)
+        ]
         readers = {
             group.group_id: {
                 partition: f"{member.client_id} {member.client_host}"
@@ -273,6 +314,7 @@ class BrokerQuestions:
                 broker_id,
                 tuple(f"{m.client_id} {m.client_host}" for m in group.members),
                 tuple(rows(group.group_id)),
+                _is_whole(committed.found.get(group.group_id)),
             )
             for broker_id, group in groups
         ]
@@ -281,23 +323,30 @@ class BrokerQuestions:
 
     def _committed(
         self, groups: Mapping[BrokerId, Sequence[str]]
-    ) -> Answers[dict[str, dict[TopicPartition, int]]]:
-        """Return what each group has committed; ``groups`` has those of each coordinator."""
+    ) -> Answers[dict[str, dict[TopicPartition, int | None]]]:
+        """Return what each group has committed, None: untold; a group that is left out told none.
+
+        ``groups`` has those of each coordinator.
+        """
         kind = OffsetFetchRequestGroup
         requests = {
             b: OffsetFetchRequest(groups=tuple(kind(group_id=g, topics=None) for g in of))
             for b, of in groups.items()
         }
         answers = self._ask_each(_OFFSET_FETCH, requests, OffsetFetchResponse)
+        problems = answers.problems
         committed = {
             group.group_id: {
                 TopicPartition(topic.name, row.partition_index): row.committed_offset
+                if _is_told(row.error_code, f"offsets of {group.group_id}", problems)
+                else None
                 for topic in group.topics
                 for row in topic.partitions
-                if row.committed_offset >= 0
+                if row.error_code != Errors.NONE or row.committed_offset >= 0
             }
             for answer in answers.found.values()
             for group in answer.groups
+            if _is_told(group.error_code, f"offsets of {group.group_id}", problems)
         }
         return Answers(committed, answers.problems)
 
@@ -331,14 +380,26 @@ class BrokerQuestions:
             for answer in answers.found.values()
             for topic in answer.topics
             for row in topic.partitions
-            if row.error_code == Errors.NONE
+            if _is_told(row.error_code, f"offsets in topic {topic.name}", answers.problems)
         }
+        away = {p for p in partitions if p not in found} - {
+            TopicPartition(topic, n)
+            for broker_id in leaders.keys() & self._endpoints().keys()
+            for topic, numbers in leaders[broker_id].items()
+            for n in numbers
+        }
+        if away:
+            answers.problems.append(
+                f"offsets of {listed(sorted(away), 5)}: unknown, no broker leads them"
+            )
         return Answers(found, answers.problems)
 
     def transactions(self) -> Answers[list[TransactionRow]]:
         """Return the transactional ids of all coordinators, open transactions first."""
         every = ListTransactionsRequest(state_filters=(), producer_id_filters=())
         listed = self._ask_all(_LIST_TRANSACTIONS, every, ListTransactionsResponse)
+        for broker_id, told in listed.found.items():
+            _is_told(told.error_code, f"transactions of broker {broker_id}", listed.problems)
         requests = {
             broker_id: DescribeTransactionsRequest(
                 transactional_ids=tuple(t.transactional_id for t in answer.transaction_states)
@@ -360,6 +421,7 @@ class BrokerQuestions:
             )
             for broker_id, answer in described.found.items()
             for row in answer.transaction_states
+            if _is_told(row.error_code, row.transactional_id, described.problems)
         ]
         rows.sort(key=lambda row: (row.state != "Ongoing", row.transactional_id))
         return Answers(rows, listed.problems + described.problems)

@@ -266,6 +266,8 @@ def _topics(look: PageLook) -> Parts:
                 "partitions": len(partitions),
                 "factor": max(len(p.assignment.replicas) for p in partitions),
                 "behind": sum(p.is_under_replicated for p in partitions),
+                "told": sum(map(len, replicas)),
+                "replicas": sum(len(p.assignment.replicas) for p in partitions),
                 "bytes": sum(sum(of.values()) for of in replicas),
                 "largest": max((max(of.values(), default=0) for of in replicas), default=0),
             }

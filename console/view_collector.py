@@ -99,6 +99,7 @@ class ViewCollector:
         self._deaths: dict[BrokerId, list[int]] = {}
         self._table = PartitionTable()
         self._described: DescribeControllerResponse | None = None
+        self._silence = ""  # why the controller sent no answer; empty: it did, or nobody knows
         self._is_complete = False  # whether the partitions were read since somebody looks
         self._is_changed = True  # whether the failovers must be found again
         self._told_at = 0.0
@@ -316,6 +317,7 @@ class ViewCollector:
                 self._described = controller.ask(
                     request, DescribeControllerResponse, deadline=deadline
                 )
+                self._silence = controller.failure if controller.is_silent else ""
                 self._end.wait(_SLOW_S)
 
     # --- one look ---
@@ -351,6 +353,7 @@ class ViewCollector:
             self._failovers(events, deaths),
             has_journals,
             self._moves_paused_ms,
+            self._silence,
         )
 
     def _note_change(self, rows: tuple[BrokerRow, ...], epoch: int) -> None:

@@ -75,7 +75,7 @@ _execution_options: Final = with_options(
         default=DEFAULTS.stall_timeout,
         show_default=True,
         metavar="SECONDS",
-        help="Give up when no move has begun or ended for so long.",
+        help="Give up when no move has begun, ended or copied anything for so long.",
     ),
     click.option(
         "--additional", is_flag=True, help="Begin even while other reassignments are in progress."
@@ -90,7 +90,8 @@ def execute_command(cluster: Cluster, /, plan: Path, *, dry_run: bool, **options
     """Execute a plan, or show its progress."""
     address = _address(cluster, plan)
     if dry_run:
-        print_summary({"job": "plan execute", **plan_status(plan, address), "dry_run": True})
+        status = plan_status(plan, address, is_rollback=False)
+        print_summary({"job": "plan execute", **status, "dry_run": True})
     else:
         _run(plan, address, options, is_rollback=False)
 
@@ -167,16 +168,21 @@ def status_command(cluster: Cluster, plan: Path, output: str) -> None:
 
 
 def plan_status(
-    plan_dir: Path, address: str, *, open_cluster: OpenCluster = cluster_admin
+    plan_dir: Path,
+    address: str,
+    *,
+    is_rollback: bool | None = None,
+    open_cluster: OpenCluster = cluster_admin,
 ) -> dict[str, Any]:
     """Return the progress of a plan, or of its rollback if that has begun; begin nothing.
 
-    Raises ``PlanFileError`` and ``ClusterNotFoundError``.
+    ``is_rollback`` names the direction, whatever has begun. Raises ``PlanFileError`` and
+    ``ClusterNotFoundError``.
     """
     plan = read_plan(plan_dir)
-    is_rollback = plan.has(ROLLING_BACK)
-    plan = plan.rollback if is_rollback else plan
-    flight = Flight(plan.moves, cancels=is_rollback)
+    if plan.has(ROLLING_BACK) if is_rollback is None else is_rollback:
+        plan = plan.rollback
+    flight = Flight(plan.moves, cancels=plan.cancels)
     with open_cluster(address) as admin:
         flight.look(admin)
     note = orjson.loads(plan.read(PROGRESS) or b"{}")
@@ -185,7 +191,7 @@ def plan_status(
         "plan": str(plan.directory),
         **flight.summary(),
         "states": {state.value: number for state, number in flight.states.items()},
-        "is_rollback": is_rollback,
+        "is_rollback": plan.is_rollback,
         "is_paused": plan.has(PAUSED),
         "is_throttled": plan.has(THROTTLE),
         "seconds_left": seconds_left(flight.work, note["per_second"]) if is_recent else None,

@@ -159,12 +159,15 @@ def _ms_after(file: _File, offset: int) -> int | None:
 def _read_lines(file: _File, offset: int, budget: int, lines: list[bytes]) -> tuple[int, int]:
     """Add complete lines; return the offset after them, and how many bytes may still be read.
 
-    That is 0 if there is more in the file.
+    That is 0 or less if there is more in the file. The first line is read whatever is left.
     """
+    limit = budget if lines else max(budget, _MAX_LINE_BYTES + 1)
     file.file.seek(offset)
-    data = file.file.read(min(budget, file.size - offset))
+    data = file.file.read(min(limit, file.size - offset))
     end = data.rfind(b"\n") + 1
-    if not end and len(data) == budget:
+    if not end and len(data) == limit:
+        if lines:
+            return offset, 0  # the next part begins with it
         end = len(data)  # a line that is too long
     lines += data[:end].removesuffix(b"\n").split(b"\n") if end else ()
     has_more = offset + len(data) < file.size

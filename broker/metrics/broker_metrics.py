@@ -13,7 +13,6 @@ from typing import Final, Protocol
 
 from regent.actors.broker import BrokerState, BrokerStatus, BrokerView
 from regent.actors.controller_event_manager import ControllerView
-from regent.actors.inbox import inbox_of
 from regent.actors.watchdog import Watchdog
 from regent.broker.metrics.controller_metrics import controller_metrics
 from regent.broker.metrics.metric_table import Family, MetricTable, counter, gauge, summary
@@ -24,6 +23,7 @@ from regent.broker.metrics.replication_metrics import (
     replication_metrics,
 )
 from regent.cluster.guardian import Guardian
+from regent.config.threads import UNEXPECTED_ERRORS
 from regent.core.security.acl_cache import AclCache
 from regent.storage.compaction.log_cleaner import CleanerStats
 from regent.storage.compaction.log_cleaner_manager import LogCleanerManager
@@ -240,7 +240,11 @@ CONTROL_REQUESTS: Final = MetricTable[int](
 )
 ERRORS: Final = MetricTable[int](
     "",
-    counter("regent_unexpected_errors_total", "messages an actor failed to handle"),
+    counter(
+        "regent_unexpected_errors_total",
+        "messages and callbacks that failed, and threads that ended by an error",
+        details="of all actors, timers and threads of the process",
+    ),
 )
 REFUSED: Final = MetricTable[int](
     "",
@@ -330,9 +334,7 @@ class BrokerMetrics:
             ((("".join(map(str.capitalize, key.name.split("_"))),), n) for key, n in requests),
             recent,
         )
-        actors = (self._controller, self._broker)
-        failures = sum(inbox_of(actor.ref).activity.failures for actor in actors)
-        yield from ERRORS.of(failures, recent)
+        yield from ERRORS.of(UNEXPECTED_ERRORS.count, recent)
         yield from STUCK.of(self._watchdog, recent)
         refused = self._users.refused.copy().items()
         yield from REFUSED.families((((port, "user"), n) for port, n in refused), recent)

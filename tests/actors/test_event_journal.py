@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -189,6 +190,34 @@ def test_a_journal_is_continued_after_a_restart(journal: EventJournalFile, path:
     record(again)
     again.close()
     assert [line["event_id"] for line in lines(path)] == [1, 1]
+
+
+def test_a_journal_that_ends_with_a_part_of_a_line_is_continued_on_the_next_line(
+    journal: EventJournalFile, path: Path
+) -> None:
+    path.write_bytes(b'{"ts_ms":1')  # the machine stopped
+    record(journal, event_id=2)
+    record(journal, event_id=3)
+    torn, *rest = path.read_bytes().splitlines()
+    assert torn == b'{"ts_ms":1'
+    assert [json.loads(line)["event_id"] for line in rest] == [2, 3]
+
+
+def test_a_line_that_fits_in_part_is_lost_alone_and_reported(
+    journal: EventJournalFile, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    record(journal, event_id=1)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 10, hard))
+    try:
+        record(journal, event_id=2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    record(journal, event_id=3)
+    first, torn, last = path.read_bytes().splitlines()
+    assert len(torn) == 10
+    assert [json.loads(line)["event_id"] for line in (first, last)] == [1, 3]
+    assert "cannot record events: File too large" in caplog.text
 
 
 def test_a_journal_may_be_closed_twice_or_before_it_is_written(

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -277,6 +278,27 @@ def test_new_events_of_brokers_follow_the_last_ones(cluster: FakeCluster, far: P
         assert list(journals.new()) == []
 
 
+def test_a_journal_that_is_found_later_begins_with_the_command(
+    cluster: FakeCluster, far: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no part in the last events; a broker that was silent then has none either."""
+    monkeypatch.setattr("regent.client.journals._LOOK_AGAIN_S", 0.0)
+    append(far, 0, event(1_000))
+    append(far, 1, *(event(n, 1) for n in range(500)))
+    cluster.unregister(1)
+    located = Cluster(lambda: ClusterLocation(ADDRESS, None), cluster.open)
+    with closing(Journals(located, None, None, 0, print)) as journals:
+        assert journals.look() == 1
+        assert [e.ts_ms for e in journals.last(2, lambda _: True)] == [1_000]
+        journals.begin_others_at(2_000)
+        append(far, 1, event(2_001, 1))
+        cluster.add_broker(1, control_endpoint=cluster.serve(reading(far, 1)))
+        assert journals.look() == 2
+        assert [e.ts_ms for e in journals.new()] == [2_001]
+        append(far, 1, event(1_900, 1))  # its clock was set back
+        assert [e.ts_ms for e in journals.new()] == [1_900]
+
+
 def test_without_any_journal_the_command_fails(cluster: FakeCluster) -> None:
     where = ("events", "--zookeeper", ADDRESS, "--broker", "7")
     assert "no broker 7 is registered" in failing(cluster.run(*where))
@@ -340,8 +362,9 @@ def test_following_shows_new_events_until_ctrl_c(tmp_path: Path) -> None:
     append(tmp_path, 0, event(1))
     with started(tmp_path, "-o", "json", "--follow") as process:
         assert shown_by(process, 1) == [1]
-        append(tmp_path, 3, event(2))  # a new broker
-        assert shown_by(process, 1) == [2]
+        now_ms = time.time_ns() // 1_000_000
+        append(tmp_path, 3, event(2), event(now_ms))  # a new broker
+        assert shown_by(process, 1) == [now_ms]
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=scaled(10))
     assert (process.returncode, out) == (0, b"")

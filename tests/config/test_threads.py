@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from regent.config.threads import (
+    UNEXPECTED_ERRORS,
     NamedThread,
     NamedTimer,
     at_once,
@@ -20,6 +21,16 @@ from regent.config.threads import (
 from regent.testing.waits import scaled
 
 TIMEOUT_S = scaled(20.0)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_ends_by_an_error_is_counted() -> None:
+    def fail() -> None:
+        raise ValueError("bad")
+
+    before = UNEXPECTED_ERRORS.count
+    by_thread(fail)
+    assert UNEXPECTED_ERRORS.count == before + 1
 
 
 def by_thread(act: Callable[[], None]) -> None:

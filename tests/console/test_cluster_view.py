@@ -98,6 +98,9 @@ def test_each_trouble_has_a_sentence() -> None:
     troubles = {
         "No ZooKeeper answers": replace(HEALTHY, problem="No ZooKeeper answers"),
         "There is no controller.": replace(HEALTHY, controller_id=-1),
+        "The controller does not answer: no answer in 1 s.": replace(
+            HEALTHY, silence="the controller does not answer: no answer in 1 s"
+        ),
         "Broker 2 has left LeaderAndIsr unanswered for 3.5 s.": replace(
             HEALTHY, unanswered=(unanswered,)
         ),
@@ -195,4 +198,7 @@ def test_the_journal_leaves_out_answers_that_changed_nothing_unless_they_are_ask
 def test_the_lag_is_summed_by_topic_and_by_member() -> None:
     rows = (LagRow(T0, 3, 10, "a"), LagRow(T1, None, 5, "a"), LagRow(T1, 9, 8, ""))
     group = GroupRow("g", "Stable", 0, ("a",), rows)
-    assert (group.lag, group.lag_by_topic, group.lag_by_member) == (7, {"t": 7}, {"a": 7})
+    some = "7 and unknown in 1 partition"
+    assert (group.lag, group.lag_by_topic, group.lag_by_member) == (some, {"t": some}, {"a": some})
+    assert group._replace(rows=rows[:1]).lag == "7"
+    assert group._replace(rows=rows[1:2]).lag == "unknown in 1 partition"

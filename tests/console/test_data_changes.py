@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,12 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka import TopicPartition as Position
 from starlette.testclient import TestClient
 
+from regent.client import broker_request
 from regent.client.cluster_connection import Cluster, ClusterLocation, open_session
 from regent.config.addresses import listening_socket
 from regent.config.settings import Settings
 from regent.config.tables.groups import GroupsConfig
+from regent.console import inquiries
 from regent.console.bootstrap_source import without_zookeeper
 from regent.console.browser_gate import FORM_TOKEN, BrowserGate
 from regent.console.inquiries import BrokerQuestions
@@ -30,6 +32,18 @@ from regent.core.model import EndPoint, ReplicaAssignment, TopicPartition
 from regent.core.ports import DeletedPartition, DeletedTopic
 from regent.core.protocol.broker import HoldDeletedLogsRequest, HoldDeletedLogsResponse
 from regent.core.protocol.controller import UndeleteTopicRequest, UndeleteTopicResponse
+from regent.core.protocol.messages.configs import DescribeConfigsResponse
+from regent.core.protocol.messages.groups import (
+    DescribeGroupsResponse,
+    ListGroupsResponse,
+    OffsetFetchResponse,
+)
+from regent.core.protocol.messages.log_dirs import DescribeLogDirsResponse
+from regent.core.protocol.messages.offsets import ListOffsetsResponse
+from regent.core.protocol.messages.transactions import (
+    DescribeTransactionsResponse,
+    ListTransactionsResponse,
+)
 from regent.testing.waits import eventually, scaled
 from regent.transport.control.codec import Request
 from regent.zk.znodes import DeletedTopicZNode
@@ -162,6 +176,96 @@ def test_a_record_is_written_and_its_content_is_not_in_the_journal(
 
 
 # --- groups and transactions ----------------------------------------------------------------------
+
+
+def spoiled(answer: Any) -> Any:
+    """Return an answer all of whose parts are errors, without what they would tell."""
+    if isinstance(answer, tuple):
+        return tuple(map(spoiled, answer))
+    if not is_dataclass(answer):
+        return answer
+    changed = {f.name: spoiled(getattr(answer, f.name)) for f in fields(answer)}
+    if "error_code" in changed:
+        changed["error_code"] = Errors.COORDINATOR_LOAD_IN_PROGRESS
+    return replace(answer, **changed)  # type: ignore[type-var]
+
+
+def shown(cluster: Cluster, page: str, **arguments: str) -> str:
+    gate = BrowserGate("token", 8080)
+    console = Console(cluster, gate, may_write=False)
+    console.collector.start()
+    try:
+        client = TestClient(console.application, base_url=BASE, follow_redirects=False)
+        client.get("/", params={"token": "token"})
+        return client.get(page, params=arguments).text
+    finally:
+        console.stop()
+
+
+@pytest.mark.parametrize(
+    ("kind", "page", "said"),
+    [
+        (ListGroupsResponse, "/groups", "groups of broker 0: unknown"),
+        (DescribeGroupsResponse, "/groups", "group billing: unknown"),
+        (OffsetFetchResponse, "/groups", "offsets of billing: unknown"),
+        (ListOffsetsResponse, "/groups", "offsets in topic payments: unknown"),
+        (ListTransactionsResponse, "/groups", "transactions of broker 0: unknown"),
+        (DescribeTransactionsResponse, "/groups", "orders: unknown"),
+        (DescribeConfigsResponse, "/topic", "settings by broker 0: unknown"),
+        (DescribeLogDirsResponse, "/topic", "sizes on broker 0: unknown"),
+    ],
+)
+def test_an_error_is_not_taken_for_emptiness(
+    broker: tuple[ServedEndpoint, Cluster],
+    monkeypatch: pytest.MonkeyPatch,
+    kind: type[object],
+    page: str,
+    said: str,
+) -> None:
+    served, cluster = broker
+    with closing(member_of(served)) as member:
+        member.commit(offsets=[Position(TOPIC, 0, 1)], asynchronous=False)
+    transactional(served)
+    ask = broker_request.ask_broker
+
+    def spoil(*arguments: Any) -> Any:
+        answer = ask(*arguments)
+        return spoiled(answer) if isinstance(answer, kind) else answer
+
+    monkeypatch.setattr(inquiries, "ask_broker", spoil)
+    text = shown(cluster, page, name=TOPIC)
+    assert f"{said}, COORDINATOR_LOAD_IN_PROGRESS" in text
+    assert "lag 0" not in text
+    assert "There is no group" not in text
+    assert "There is no transactional" not in text
+
+
+def test_a_group_whose_offsets_are_not_told_is_not_reset(
+    broker: tuple[ServedEndpoint, Cluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served, cluster = broker
+    with closing(member_of(served)) as member:
+        member.commit(offsets=[Position(TOPIC, 0, 1)], asynchronous=False)
+    ask = broker_request.ask_broker
+
+    def spoil(*arguments: Any) -> Any:
+        answer = ask(*arguments)
+        return spoiled(answer) if isinstance(answer, OffsetFetchResponse) else answer
+
+    monkeypatch.setattr(inquiries, "ask_broker", spoil)
+    with pytest.raises(RegentError, match="the offsets of group billing are not known now"):
+        reset(cluster, to="latest", topic=TOPIC)
+
+
+def test_offsets_of_a_partition_that_no_broker_leads_are_unknown(
+    broker: tuple[ServedEndpoint, Cluster],
+) -> None:
+    _, cluster = broker
+    found = BrokerQuestions(cluster).offsets({TopicPartition("gone", 3)})
+    assert (found.found, found.problems) == (
+        {},
+        ["offsets of gone-3: unknown, no broker leads them"],
+    )
 
 
 def reset(cluster: Cluster, **fields: str) -> tuple[str, int]:

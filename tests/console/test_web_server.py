@@ -23,13 +23,14 @@ from regent.config.addresses import listening_socket
 from regent.console import operator_actions, view_collector, web_server
 from regent.console.bootstrap_source import partitions_of
 from regent.console.browser_gate import FORM_TOKEN, HEADERS, BrowserGate
-from regent.console.cluster_view import grid
+from regent.console.cluster_view import grid, verdict
 from regent.console.inquiries import GroupRow, LagRow
 from regent.console.pages import MENU, render
 from regent.console.web_server import Console, server_of
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.broker import DescribeEventsRequest
+from regent.core.protocol.controller import DescribeControllerRequest
 from regent.storage.journal_reader import read_part
 from regent.testing.waits import eventually, scaled
 from regent.transport.control.codec import Request, Response
@@ -344,6 +345,26 @@ def test_a_cluster_that_is_away_is_a_problem_on_the_page(
     cluster.is_reachable = False
     client = browser(console)
     assert "no ZooKeeper answers" in client.get("/").text
+
+
+def test_a_controller_that_does_not_answer_is_a_problem_until_it_answers(
+    cluster: FakeCluster, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(view_collector, "_ASK_CONTROLLER_S", 0.2)
+    monkeypatch.setattr(view_collector, "_SLOW_S", 0.1)
+    for number in range(2):
+        cluster.put_state(TopicPartition("payments", number), 1, (0, 1, 2))
+
+    def said() -> str:
+        return verdict(console.collector.current()).sentence
+
+    with console.collector.watched():
+        eventually(lambda: said().startswith("All is well"), "it is well")
+        cluster.answers[DescribeControllerRequest] = lambda _: None
+        silent = "The controller does not answer"
+        eventually(lambda: said().startswith(silent), "its silence is told")
+        del cluster.answers[DescribeControllerRequest]
+        eventually(lambda: said().startswith("All is well"), "it is well again")
 
 
 def test_names_that_others_choose_are_escaped() -> None:

@@ -38,6 +38,19 @@ def test_the_parts_are_the_whole_journal(tmp_path: Path, max_bytes: int, torn: s
     assert all_lines(tmp_path, DescribeEventsRequest(max_bytes=max_bytes)) == LINES
 
 
+def test_no_line_is_cut_wherever_the_first_file_ends(tmp_path: Path) -> None:
+    for end in range(640, 700):
+        write(tmp_path, PREVIOUS, LINES[600:end])
+        write(tmp_path, JOURNAL, LINES[end:720])
+        assert all_lines(tmp_path, DescribeEventsRequest(max_bytes=0)) == LINES[600:720]
+
+
+def test_a_line_that_is_longer_than_the_smallest_part_is_whole(tmp_path: Path) -> None:
+    long = [f'{{"ts_ms":{n},"padding":"{"x" * 9_000}"}}' for n in range(5)]
+    write(tmp_path, JOURNAL, long)
+    assert all_lines(tmp_path, DescribeEventsRequest(max_bytes=0)) == long
+
+
 def test_a_part_is_limited_whatever_is_asked_for(tmp_path: Path) -> None:
     write(tmp_path, JOURNAL, LINES * 5)
     part = read_part(tmp_path, 3, DescribeEventsRequest(max_bytes=2**40))

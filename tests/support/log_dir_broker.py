@@ -36,6 +36,9 @@ class LogDirBroker:
         self.preferred: dict[TopicPartition, str] = {}
         self.altered: list[dict[TopicPartition, str]] = []
         """What each AlterReplicaLogDirs asked for."""
+        self.growth = 0
+        """How many bytes each log has more at each look."""
+        self.size = 1
         self.moves_at_once = False
         """Whether a move is over when the next request comes."""
         self._server = socket.create_server(("127.0.0.1", 0))
@@ -117,6 +120,7 @@ class LogDirBroker:
         return Errors.NONE
 
     def _describe(self, asked: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+        self.size += self.growth
         wanted = {TopicPartition(t.topic, p) for t in asked.topics or () for p in t.partitions}
         results = []
         for path in self.log_dirs:
@@ -135,7 +139,7 @@ class LogDirBroker:
                 partitions=(
                     DescribeLogDirsPartition(
                         partition_index=partition.partition,
-                        partition_size=1,
+                        partition_size=self.size,
                         offset_lag=0,
                         is_future_key=is_future,
                     ),

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from regent.testing.waits import scaled
 ROOT = Path(__file__).parents[3]
 RULES = ROOT / "deploy" / "prometheus" / "regent-alerts.yml"
 DASHBOARD = RULES.with_name("regent-dashboard.json")
+RULES_TEST = Path(__file__).with_name("alert_rules_test.yml")
 METRIC = re.compile(r"\b(?:regent|kafka)_[a-z0-9_]+")
 OF_PROMETHEUS = {"up"}
 
@@ -56,8 +58,23 @@ def test_remedies_name_commands_that_exist() -> None:
     assert named - COMMANDS.keys() == set()
 
 
+def test_nothing_is_summed_over_clusters() -> None:
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    asked = [*expressions(), *(t["expr"] for panel in panels for t in panel["targets"])]
+    summed = [e for e in asked if re.search(r"\b(sum|max|min|avg|count)\b", e)]
+    assert len(summed) >= 8
+    assert [e for e in summed if not re.search(r"\b(sum|max) by \(job, env\b", e)] == []
+
+
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool of Prometheus")
-def test_prometheus_takes_the_rules() -> None:
-    command = ["promtool", "check", "rules", str(RULES)]
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("check", "rules", RULES),
+        ("test", "rules", Path(__file__).with_name("alert_rules_test.yml")),
+    ],
+)
+def test_prometheus_takes_the_rules_and_they_tell_clusters_apart(command: tuple[Any, ...]) -> None:
+    command = ("promtool", *map(str, command))
     done = subprocess.run(command, capture_output=True, text=True, timeout=scaled(30), check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,13 @@ from regent.core.errors import Errors, RegentError, SessionExpiredError
 from regent.core.model import ReplicaAssignment, TopicPartition
 from regent.jobs.command import run_job
 from regent.jobs.plan_commands import execute_command, plan_status
+from regent.testing.waits import TIMEOUT_S, eventually
 from regent.zk.client.operations import ConnectionLossError
 from regent.zk.codecs.admin_znodes import MovesPause
 from regent.zk.znodes import MovesPauseZNode, TopicZNode
 from tests.support.fake_cluster import ADDRESS, FakeCluster
 from tests.support.fake_zookeeper import Call
+from tests.support.log_dir_broker import LogDirBroker
 from tests.support.plan_controller import (
     BEFORE,
     TARGET,
@@ -508,6 +512,25 @@ def test_new_replicas_are_awaited_until_they_are_in_sync(controller: MovingContr
     controller.before_answer = lag
     error = failing(controller, plan, stall_timeout=0.1)
     assert "waiting for brokers 2, 3 to catch up (t-0);" in str(error)
+
+
+def test_a_move_whose_new_replica_grows_may_take_longer_than_the_limit(
+    controller: MovingController, cluster: FakeCluster, plan: Path
+):
+    controller.lasts = {2}
+    with closing(LogDirBroker("/d")) as receiver:
+        receiver.create(TopicPartition("t", 2))
+        receiver.growth = 7
+        cluster.unregister(3)
+        cluster.add_broker(3, port=receiver.port)
+        with ThreadPoolExecutor(1) as thread:
+            began = time.monotonic()
+            execution = thread.submit(execute, controller, plan, stall_timeout=0.4)
+            eventually(lambda: time.monotonic() - began > 1.5, "the limit is over")
+            assert not execution.done()
+            receiver.growth = 0
+            with pytest.raises(PlanIncompleteError, match="no move has begun or ended"):
+                execution.result(TIMEOUT_S)
 
 
 def test_a_new_controller_continues(controller: MovingController, cluster: FakeCluster, plan: Path):

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from regent.client.flight import ExecutionOptions
-from regent.client.plan_execution import execute_plan
+from regent.client.plan_execution import PlanIncompleteError, execute_plan
 from regent.core.errors import Errors
 from regent.core.model import ReplicaAssignment
+from regent.testing.waits import TIMEOUT_S, eventually
 from regent.zk.client.operations import ConnectionLossError
 from regent.zk.znodes import ConfigEntityZNode
 from tests.support.fake_cluster import ADDRESS, FakeCluster
 from tests.support.fake_zookeeper import Call
-from tests.support.plan_controller import BEFORE, MovingController, opener, write_plan
+from tests.support.plan_controller import (
+    BEFORE,
+    TARGET,
+    MovingController,
+    opener,
+    write_plan,
+)
 
 RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 LEADERS = "leader.replication.throttled.replicas"
@@ -44,8 +52,10 @@ def put(cluster: FakeCluster, kind: str, name: str, values: dict[str, str]) -> N
     cluster.zookeeper.put(ConfigEntityZNode.path(kind, name), ConfigEntityZNode.encode(values))
 
 
-def execute(cluster: FakeCluster, plan: Path, throttle: int | None = 1000) -> None:
-    options = ExecutionOptions(9, 99, throttle=throttle)
+def execute(
+    cluster: FakeCluster, plan: Path, throttle: int | None = 1000, stall_timeout: float = 60.0
+) -> None:
+    options = ExecutionOptions(9, 99, throttle=throttle, stall_timeout=stall_timeout)
     execute_plan(plan, ADDRESS, options, open_cluster=opener(cluster))
 
 
@@ -117,6 +127,25 @@ def test_a_killed_execution_is_resumed_with_another_rate_or_without_a_throttle(
     controller.before_answer = look
     execute(cluster, plan, later)
     assert len(controller.submitted) == 2
+    assert config(cluster, "brokers", "1") == {RATES[0]: "77"}
+    assert config(cluster, "brokers", "0") == config(cluster, "topics", "t") == {}
+
+
+@pytest.mark.parametrize("later", [None, 500])
+def test_the_throttle_of_a_running_execution_outlives_another_one(
+    controller: MovingController, cluster: FakeCluster, plan: Path, later: int | None
+):
+    put(cluster, "brokers", "1", {RATES[0]: "77"})
+    controller.lasts = {0, 1}
+    with ThreadPoolExecutor(1) as thread:
+        first = thread.submit(execute, cluster, plan)
+        eventually(lambda: controller.submitted, "the first one has begun")
+        with pytest.raises(PlanIncompleteError):
+            execute(cluster, plan, later, stall_timeout=0.1)
+        assert config(cluster, "brokers", "1") == dict.fromkeys(RATES, str(later or 1000))
+        assert FOLLOWERS in config(cluster, "topics", "t")
+        controller.assign(dict.fromkeys(range(2), ReplicaAssignment(TARGET)))
+        first.result(TIMEOUT_S)
     assert config(cluster, "brokers", "1") == {RATES[0]: "77"}
     assert config(cluster, "brokers", "0") == config(cluster, "topics", "t") == {}
 
