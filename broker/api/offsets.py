@@ -1,8 +1,9 @@
 """ListOffsets, versions 0 to 9, and OffsetForLeaderEpoch, versions 0 to 4.
 
-The log finds the batch with a record; this module finds the record in it, on another thread. A
-follower asks about the whole log of its leader, a consumer about committed records. Mirrors
-``kafka.server.KafkaApis.handleListOffsetRequest`` and ``handleOffsetForLeaderEpochRequest``.
+The log finds the batch with a record; this module finds the record in it. Both read files, on
+another thread. A follower asks about the whole log of its leader, a consumer about committed
+records. Mirrors ``kafka.server.KafkaApis.handleListOffsetRequest`` and
+``handleOffsetForLeaderEpochRequest``.
 """
 
 from __future__ import annotations
@@ -43,6 +44,9 @@ _MayRead: TypeAlias = Callable[[BrokerId, TopicPartition], bool]
 _Topics: TypeAlias = Sequence[tuple[str, Sequence[TopicPartition]]]
 _DENIED_OFFSET: Final = ListedOffset(Errors.TOPIC_AUTHORIZATION_FAILED)
 _DENIED_EPOCH: Final = EpochEnd(Errors.TOPIC_AUTHORIZATION_FAILED)
+_WITHOUT_SEARCH: Final = frozenset(
+    (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP, LATEST_TIERED_TIMESTAMP)
+)
 _FIRST_WITH: Final = {
     EARLIEST_TIMESTAMP: 0,
     LATEST_TIMESTAMP: 0,
@@ -91,7 +95,7 @@ def offset_apis(
             queries = {p: query for p, query in queries.items() if p.topic not in denied}
             rows = [partition for name, rows in topics if name in denied for partition in rows]
             refused = {**dict.fromkeys(rows, _DENIED_OFFSET), **refused}
-        listed = await _records_found(source, reader, queries, source.list_offsets(queries))
+        listed = await _records_found(source, reader, queries)
         return _encode_list(request, topics, {**listed, **refused})
 
     async def offsets_for_leader_epoch(request: KafkaRequest) -> KafkaAnswer:
@@ -186,14 +190,13 @@ async def _records_found(
     source: OffsetSource,
     reader: Executor,
     queries: Mapping[TopicPartition, OffsetQuery],
-    listed: Mapping[TopicPartition, ListedOffset],
 ) -> Mapping[TopicPartition, ListedOffset]:
-    """Return the answers with the offsets of records where they had those of batches.
+    """Return the offsets, those of records where the log has those of batches.
 
     The log may start inside a batch. If the record is before its start, look in later batches.
     """
-    answers, found = dict(listed), dict[TopicPartition, ListedOffset]()
-    searched = _with_batch(listed)
+    answers, found = await _ask(source, reader, queries), dict[TopicPartition, ListedOffset]()
+    searched = _with_batch(answers)
     while searched:
         asked = {topic_partition: queries[topic_partition] for topic_partition in searched}
         loop = asyncio.get_running_loop()
@@ -207,10 +210,20 @@ async def _records_found(
                 found[topic_partition] = answer
             if next_offset is not None:
                 further[topic_partition] = asked[topic_partition]._replace(from_offset=next_offset)
-        later = source.list_offsets(further) if further else {}
+        later = await _ask(source, reader, further) if further else {}
         answers.update(later)
         searched = _with_batch(later)
     return {**answers, **found}
+
+
+async def _ask(
+    source: OffsetSource, reader: Executor, queries: Mapping[TopicPartition, OffsetQuery]
+) -> dict[TopicPartition, ListedOffset]:
+    """Look up offsets; a search by time may open files of every segment: beside the event loop."""
+    if all(query.timestamp_ms in _WITHOUT_SEARCH for query in queries.values()):
+        return dict(source.list_offsets(queries))
+    loop = asyncio.get_running_loop()
+    return dict(await loop.run_in_executor(reader, source.list_offsets, queries))
 
 
 def _with_batch(

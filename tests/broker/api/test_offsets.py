@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import struct
+import threading
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -169,6 +171,25 @@ def test_a_batch_that_cannot_be_read_is_corrupt(cut: int):
         data = data[:61] + bytes([0x7F] * (len(data) - 61))
     listed = ListedOffset(Errors.NONE, 90, 0, 4, MemoryRecords(data))
     assert found(listed, -3)[0] == Errors.CORRUPT_MESSAGE
+
+
+@pytest.mark.parametrize(
+    ("timestamp_ms", "is_searched"), [(-1, False), (-2, False), (-4, False), (-3, True), (0, True)]
+)
+def test_a_search_by_time_keeps_the_event_loop_free(timestamp_ms: int, is_searched: bool):
+    class Replicas(CannedReplicas):
+        def list_offsets(
+            self, queries: Mapping[TopicPartition, OffsetQuery]
+        ) -> Mapping[TopicPartition, ListedOffset]:
+            threads.add(threading.current_thread())
+            return super().list_offsets(queries)
+
+    threads: set[threading.Thread] = set()
+    replicas = Replicas()
+    replicas.listed = {ORDERS_0: ListedOffset(Errors.NONE)}
+    queries = {ORDERS_0: OffsetQuery(timestamp_ms)}
+    ask(offset_apis(replicas, EXECUTOR), list_offsets(queries), 8)
+    assert (threads != {threading.current_thread()}) == is_searched
 
 
 def test_a_failed_disk_is_a_storage_error():
