@@ -20,9 +20,9 @@ answer therefore counts only
 
 The topic is written again, with its states, in one transaction that fails if the name is taken or
 the deletion is forgotten, or if we are deposed. Then it is a new topic to us that has states, whose
-leaders are elected from what is left of the ISRs. These states begin a leader epoch: in the last one
-brokers know higher partition epochs, which begin again at 0. A repeated request finds the topic
-there. The log of a broker whose answer does not count stays until it is asked again.
+leaders are elected from what is left of the ISRs. Its states begin a leader epoch: partition epochs
+begin again at 0, and brokers know higher ones of the last leader epoch. A repeated request finds
+the topic there. The log of a broker whose answer does not count stays until it is asked again.
 """
 
 from __future__ import annotations
