@@ -400,6 +400,11 @@ class DirectoryLogs:
                 now_ms=self._settings.wall_clock_ms(),
                 files=self._settings.files,
             )
+            if contents.log_end_offset < progress.log_end_offset:
+                # Recovery has cut it. If it is opened again at the next start, it is suspect.
+                self.ends.note(topic_partition, progress.log_end_offset)
+                lost = f"{contents.log_end_offset} to {progress.log_end_offset - 1}"
+                raise CorruptSegmentError(f"{path}: the records at offsets {lost} are lost")
             return contents, progress
 
     def delete_strays(
@@ -452,8 +457,8 @@ class DirectoryLogs:
         try:
             is_compacted, start = int(log.first_dirty != NEVER_CLEANED), log.log_start_offset
             committed = log.checkpointed_high_watermark
-            progress = StrayLogCheckpoint(start, log.recovery_point, committed, is_compacted)
-            write_checkpoint(log.path, progress, is_synced=is_synced)
+            offsets = start, log.recovery_point, committed, is_compacted, log.log_end_offset
+            write_checkpoint(log.path, StrayLogCheckpoint(*offsets), is_synced=is_synced)
         except ShortageError:
             raise
         except StorageError:

@@ -33,12 +33,14 @@ class StrayLogCheckpoint(NamedTuple):
     """The offsets of a log when it became stray.
 
     ``is_compacted``: 1 if segments may have gaps between them, because the log was compacted.
+    ``log_end_offset``: 0 in a checkpoint of an earlier version, which did not note it.
     """
 
     log_start_offset: int = 0
     recovery_point: int = 0
     high_watermark: int = 0
     is_compacted: int = 0
+    log_end_offset: int = 0
 
 
 class StrayLogs:
@@ -137,11 +139,15 @@ def mark_held(path: Path, name: str) -> None:
     """Note that a log is kept until its topic returns, once it is renamed to ``name``.
 
     Its files must be flushed. So they are whole if it has the note and the name, whatever happens;
-    in a log with another name the note is what a crash has left. Raises ``OSError``.
+    in a log with another name the note is what a crash has left. Raises ``OSError``,
+    ``StorageError``.
     """
     note = path / _HELD
     note.write_text(name)
     sync_path(note)
+    progress = read_checkpoint(path)
+    flushed_to = max(progress.recovery_point, progress.log_end_offset)
+    write_checkpoint(path, progress._replace(recovery_point=flushed_to))
     sync_path(path)
 
 
@@ -166,7 +172,7 @@ def end_hold(path: Path) -> None:
 def read_checkpoint(path: Path) -> StrayLogCheckpoint:
     """Return the offsets of a stray log. Raises ``StorageError``."""
     checkpoint = path / _CHECKPOINT
-    for columns in (4, 3):  # of this version, and of an earlier one
+    for columns in (5, 4, 3):  # of this version, and of earlier ones
         with suppress(BadDataError, ValueError):
             [row] = read_rows(checkpoint, columns) or [["0"]]
             return StrayLogCheckpoint(*parse_numbers(checkpoint, row))

@@ -12,7 +12,9 @@ from regent.core.controller.topics.deleted_topics import DeletedTopics
 from regent.core.model import TopicPartition
 from regent.core.ports import DeletedPartition
 from regent.core.protocol.controller import HeldLogs
+from regent.storage import directory_logs
 from regent.storage.directory_logs import DirectoryLogs
+from regent.storage.recovery.stray_logs import StrayLogCheckpoint
 from tests.support.memory_logs import MemoryDeletedLogs, MemoryLog
 
 
@@ -76,10 +78,40 @@ def logs_that_lack_records_held() -> Any:
     return stack
 
 
+def cut_logs_used_again() -> Any:
+    """A log that recovery has cut, because it was damaged, leads when its topic comes back."""
+
+    def without_end(*offsets: int) -> StrayLogCheckpoint:
+        return StrayLogCheckpoint(*offsets)._replace(log_end_offset=0)
+
+    return patch.object(directory_logs, "StrayLogCheckpoint", without_end)
+
+
+def topics_back_in_their_last_leader_epochs() -> Any:
+    """A partition comes back in the leader epoch in which it was deleted, until it has a leader."""
+    restored_states = deleted_topics.restored_states
+
+    def in_last_epochs(*topic: Any) -> Any:
+        states = restored_states(*topic)
+        if isinstance(states, str):
+            return states
+        return {
+            name: state._replace(
+                leader_and_isr=now._replace(leader_epoch=now.leader_epoch - 1),
+            )
+            for name, state in states.items()
+            for now in [state.leader_and_isr]
+        }
+
+    return patch.object(deleted_topics, "restored_states", in_last_epochs)
+
+
 SEARCH_FROM: dict[Callable[[], Any], int] = {
     answers_of_former_broker_epochs_hold: 38,
     every_replica_counts_as_in_sync: 36,
     deleted_logs_not_held: 10,
     logs_that_lack_records_held: 8000036,
     held_logs_deleted_with_time: 57,
+    cut_logs_used_again: 20004688,
+    topics_back_in_their_last_leader_epochs: 20004088,
 }

@@ -25,6 +25,7 @@ from regent.storage.log.unified_log import UnifiedLog
 from regent.storage.log_manager import LogManager
 from regent.storage.recovery.stray_logs import STRAY_KEPT_MS
 from tests.support.disk_logs import (
+    BATCH_BYTES,
     BROKER,
     OTHER_ID,
     T0,
@@ -33,8 +34,10 @@ from tests.support.disk_logs import (
     Machine,
     create,
     fill,
+    flip_byte,
     log_of,
     numbered,
+    segment_file,
     values,
 )
 
@@ -111,6 +114,69 @@ def test_a_suspect_log_that_was_stray_meanwhile_is_held_only_after_a_later_isr(
     deletion = StopReplicaPartition(0, EPOCH_DURING_DELETE, delete_partition=True)
     receive(StopReplicaRequest((StopReplicaTopic("t", TOPIC_ID, (deletion,)),)))
     assert logs.deleted.hold(T0, TOPIC_ID) is is_in_isr_again
+
+
+def out_of_use(machine: Machine) -> Path:
+    """Return the directory of the only log that is not in use."""
+    (path,) = machine.directories[0].glob("t-0.*")
+    return path
+
+
+def remove(logs: LogManager, way: str) -> None:
+    """Let a log wait for its topic: as the deleted one, or as a stray one."""
+    if way == "set_aside":
+        logs.set_aside(T0)
+    else:
+        logs.delete(T0, deleted_topic=TOPIC_ID)
+    assert way != "hold" or logs.deleted.hold(T0, TOPIC_ID)
+
+
+@pytest.mark.parametrize("end_process", ["restart", "crash"])
+@pytest.mark.parametrize("way", ["hold", "delete", "set_aside"])
+def test_a_log_whose_end_was_damaged_meanwhile_is_refused_and_suspect(
+    machine: Machine, logs: LogManager, disk_log: UnifiedLog, way: str, end_process: str
+):
+    """Recovery cuts what follows the damage, which may be committed: others have it."""
+    fill(disk_log, 8)
+    remove(logs, way)
+    flip_byte(segment_file(out_of_use(machine), 6), BATCH_BYTES - 1)
+    for _ in range(2):
+        with pytest.raises(StorageError, match="the records at offsets 6 to 7 are lost"):
+            again(logs)
+    assert logs.is_damaged(T0)
+    assert logs.is_suspect(T0)
+    after = getattr(machine, end_process)()
+    assert values(log_of(after)) == numbered(0, 6)
+    assert after.is_suspect(T0)
+
+
+@pytest.mark.parametrize("end_process", ["restart", "crash", None])
+def test_a_held_log_loses_nothing_that_follows_damage(
+    machine: Machine, deleted: LogManager, end_process: str | None
+):
+    """Its files were flushed, so only a reader or the scrubber looks for damage, as always."""
+    logs = deleted
+    assert logs.deleted.hold(T0, TOPIC_ID)
+    flip_byte(segment_file(out_of_use(machine), 0), BATCH_BYTES - 1)
+    if end_process is not None:
+        logs = getattr(machine, end_process)()
+    log = again(logs)
+    assert (log.log_start_offset, log.log_end_offset) == (0, 8)
+    log.advance_log_start_offset(3)
+    assert values(log) == numbered(3, 8)
+
+
+@pytest.mark.parametrize("columns", [3, 4])
+def test_a_log_that_an_earlier_version_set_aside_is_used_again(
+    machine: Machine, logs: LogManager, disk_log: UnifiedLog, columns: int
+):
+    fill(disk_log, 8)
+    logs.set_aside(T0)
+    checkpoint = out_of_use(machine) / "set-aside-checkpoint"
+    *head, row = checkpoint.read_text().splitlines()
+    words = row.split(" ")[:columns]
+    checkpoint.write_text("\n".join([*head, " ".join(words), ""]))
+    assert values(again(machine.restart())) == numbered(0, 8)
 
 
 def test_a_log_whose_delay_is_over_cannot_be_held(machine: Machine, deleted: LogManager):

@@ -20,7 +20,8 @@ answer therefore counts only
 
 The topic is written again, with its states, in one transaction that fails if the name is taken or
 the deletion is forgotten, or if we are deposed. Then it is a new topic to us that has states, whose
-leaders are elected from what is left of the ISRs, in higher leader epochs. A repeated request finds
+leaders are elected from what is left of the ISRs. Its states begin a leader epoch: partition epochs
+begin again at 0, and brokers know higher ones of the last leader epoch. A repeated request finds
 the topic there. The log of a broker whose answer does not count stays until it is asked again.
 """
 
@@ -33,6 +34,7 @@ from regent.core.controller.events import TopicDeletion
 from regent.core.controller.services import ControllerServices
 from regent.core.errors import BadDataError, Errors, UnreadableError
 from regent.core.model import (
+    MAX_LEADER_EPOCH,
     NO_LEADER,
     BrokerId,
     LeaderAndIsr,
@@ -226,7 +228,8 @@ def restored_states(
                 f" {brokers}"
             )
         states[TopicPartition(deleted.topic, number)] = LeaderIsrAndControllerEpoch(
-            LeaderAndIsr(NO_LEADER, isr, row.leader_epoch), controller_epoch
+            LeaderAndIsr(NO_LEADER, isr, min(row.leader_epoch + 1, MAX_LEADER_EPOCH)),
+            controller_epoch,
         )
     return states
 

@@ -9,8 +9,9 @@ import pytest
 
 from regent.core.controller.effects import SendResponse
 from regent.core.controller.events import UndeleteTopic
+from regent.core.controller.topics.deleted_topics import restored_states
 from regent.core.errors import Errors
-from regent.core.model import NO_LEADER
+from regent.core.model import MAX_LEADER_EPOCH, NO_LEADER
 from regent.core.ports import DeletedPartition, DeletedTopic
 from regent.core.protocol.controller import HeldLogs, UndeleteTopicRequest, UndeleteTopicResponse
 from regent.zk.client.operations import ConnectionLossError
@@ -103,6 +104,18 @@ def test_a_topic_comes_back_as_it_was_with_higher_leader_epochs(cluster: MovingC
     assert PATH not in cluster.zookeeper.snapshot()
     told = [n.data for p, n in cluster.zookeeper.snapshot().items() if "/config_change_" in p]
     assert told == [b'{"version":2,"entity_path":"topics/t"}'], "brokers read its settings again"
+
+
+@pytest.mark.parametrize(
+    ("last", "first"), [(5, 6), (MAX_LEADER_EPOCH, MAX_LEADER_EPOCH)], ids=["usual", "highest"]
+)
+def test_a_topic_comes_back_in_a_leader_epoch_that_no_broker_knows(last: int, first: int) -> None:
+    """Its partition epochs begin again at 0; in the last leader epoch brokers know higher ones."""
+    deleted = DeletedTopic("t", ID, 0, 0, {0: DeletedPartition((1, 2), (1,), last)}, {})
+    states = restored_states(deleted, [HeldLogs(1, 7, (0,))], controller_epoch=3)
+    assert not isinstance(states, str)
+    now = states[T0].leader_and_isr
+    assert (now.leader, now.isr, now.leader_epoch) == (NO_LEADER, (1,), first)
 
 
 def test_only_replicas_that_are_held_are_in_sync(cluster: MovingCluster) -> None:
