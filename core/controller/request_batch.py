@@ -279,7 +279,7 @@ class ControlRequestBatch:
     ) -> LeaderAndIsrPartition:
         leadership, assignment = entry.leadership, entry.assignment
         assert leadership is not None
-        leader, isr, leader_epoch, partition_epoch, recovery, _ = leadership.leader_and_isr
+        leader, isr, leader_epoch, partition_epoch, recovery, eligible = leadership.leader_and_isr
         if entry.topic_partition in self._context.leaders_with_losses:
             leader = self._named(leader, entry.topic_partition)
         return _new_leader_and_isr_row(
@@ -295,6 +295,7 @@ class ControlRequestBatch:
                 assignment.removing_replicas,
                 is_new,
                 int(recovery),
+                bool(eligible),
             )
         )
 

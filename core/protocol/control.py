@@ -51,7 +51,11 @@ class LeaderAndIsrType(IntEnum):
 
 
 class LeaderAndIsrPartition(NamedTuple):
-    """The new state of one replica; ``partition_epoch`` is Kafka's ``zkVersion``."""
+    """The new state of one replica; ``partition_epoch`` is Kafka's ``zkVersion``.
+
+    ``has_eligible_replicas``: replicas outside the ISR may be elected (KIP-966). The leader commits
+    nothing in this state; requests of Kafka do not say it.
+    """
 
     partition_index: int
     controller_epoch: int  # of the controller that decided this leadership
@@ -64,6 +68,7 @@ class LeaderAndIsrPartition(NamedTuple):
     removing_replicas: tuple[BrokerId, ...]
     is_new: bool
     leader_recovery_state: int
+    has_eligible_replicas: bool = False
 
 
 @dataclass(frozen=True, slots=True)

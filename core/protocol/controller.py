@@ -31,7 +31,8 @@ class AlterPartitionRow(NamedTuple):
     """The ISR a leader proposes for one partition (KIP-497).
 
     ``isr_broker_epochs`` has the broker epoch of each member of ``new_isr`` as the leader knows it
-    from fetches, -1 when unknown (KIP-903). ``partition_epoch`` is that of the ISR to replace.
+    from fetches, -1 when unknown (KIP-903). ``partition_epoch`` is that of the ISR to replace: if
+    ``new_isr`` is that ISR, the leader asks that no replica outside it stays eligible (KIP-966).
     """
 
     topic: str
@@ -69,6 +70,7 @@ class AlteredPartition(NamedTuple):
     isr: tuple[BrokerId, ...] = ()
     leader_recovery_state: int = 0
     partition_epoch: int = -1
+    has_eligible_replicas: bool = False  # as in LeaderAndIsr
 
     @property
     def topic_partition(self) -> TopicPartition:

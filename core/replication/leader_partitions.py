@@ -234,6 +234,8 @@ class LeaderPartitions:
             self.recent_appends.on_committed(partition.topic_partition, partition.high_watermark)
             self._sessions.on_change(partition.topic_partition)
             self._delayed.on_change(partition.topic_partition)
+        elif partition.must_exclude_eligible_replicas:
+            self._propose(partition, partition.isr)
 
     # --- proposals ---
 
@@ -400,6 +402,8 @@ class LeaderPartitions:
                 self._commit(partition, answer, now_ms)
         elif error in _REJECTED:
             partition.proposal = None  # a follower that was not added is no longer awaited
+            if row.new_isr == partition.isr:
+                return  # the next check, fetch or append proposes it again
             self.advance_high_watermarks((partition.topic_partition,), now_ms)
             if len(row.new_isr) > len(partition.isr):
                 # A member that is out of sync may be the reason. Its removal must not wait for the

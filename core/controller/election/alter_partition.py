@@ -249,6 +249,7 @@ class AlterPartitions:
             now.isr,
             int(now.leader_recovery_state),
             now.partition_epoch,
+            bool(now.eligible_leader_replicas),
         )
 
     def _log_unchangeable(self, topic_partition: TopicPartition, reason: str) -> None:
