@@ -42,6 +42,7 @@ from regent.zk.stores import controller_store
 from regent.zk.stores.fenced_writes import version_or_error
 from regent.zk.stores.znode_store import WatchingStore
 from regent.zk.znodes import TopicZNode
+from tests.simulation.committed_records import CommittedRecords
 
 # --- proposals of leaders -------------------------------------------------------------------------
 
@@ -332,14 +333,15 @@ def eligible_replicas_unknown_to_leaders() -> Any:
 def eligible_replicas_outlive_settings() -> Any:
     """An eligible replica stays so when ``min.insync.replicas`` was lowered and raised again.
 
-    The leader does not know of it, like one of Kafka.
+    The leader does not know of it, like one of Kafka, and commits while others may lead.
     """
     no_changes = patch.object(
         controller_store.ZkControllerStore,
         "read_config_zxids",
         lambda self, topics: dict.fromkeys(topics, 0),
     )
-    with eligible_replicas_unknown_to_leaders(), no_changes:
+    may_commit = patch.object(CommittedRecords, "check_nobody_else_may_lead")
+    with eligible_replicas_unknown_to_leaders(), no_changes, may_commit:
         yield
 
 
