@@ -51,11 +51,7 @@ class LeaderAndIsrType(IntEnum):
 
 
 class LeaderAndIsrPartition(NamedTuple):
-    """The new state of one replica; ``partition_epoch`` is Kafka's ``zkVersion``.
-
-    ``has_eligible_replicas``: replicas outside the ISR may be elected (KIP-966). The leader commits
-    nothing in this state; requests of Kafka do not say it.
-    """
+    """The new state of one replica; ``partition_epoch`` is Kafka's ``zkVersion``."""
 
     partition_index: int
     controller_epoch: int  # of the controller that decided this leadership
@@ -68,16 +64,20 @@ class LeaderAndIsrPartition(NamedTuple):
     removing_replicas: tuple[BrokerId, ...]
     is_new: bool
     leader_recovery_state: int
-    has_eligible_replicas: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderAndIsrTopic:
-    """The partitions of one topic in a LeaderAndIsr request."""
+    """The partitions of one topic in a LeaderAndIsr request.
+
+    ``with_eligible_replicas``: the numbers of those of which replicas outside the ISR may be
+    elected (KIP-966). Their leaders commit nothing in this state. Kafka does not say it.
+    """
 
     topic_name: str
     topic_id: TopicId | None
     partition_states: tuple[LeaderAndIsrPartition, ...]
+    with_eligible_replicas: tuple[int, ...] = ()
 
 
 class LiveLeader(NamedTuple):

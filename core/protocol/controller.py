@@ -70,7 +70,6 @@ class AlteredPartition(NamedTuple):
     isr: tuple[BrokerId, ...] = ()
     leader_recovery_state: int = 0
     partition_epoch: int = -1
-    has_eligible_replicas: bool = False  # as in LeaderAndIsr
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -80,10 +79,14 @@ class AlteredPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AlterPartitionResponse:
-    """Answer to AlterPartition; on a top-level error no proposal was processed."""
+    """Answer to AlterPartition; on a top-level error no proposal was processed.
+
+    ``with_eligible_replicas``: as in LeaderAndIsr.
+    """
 
     error_code: Errors
     partitions: tuple[AlteredPartition, ...] = ()
+    with_eligible_replicas: tuple[TopicPartition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -188,7 +188,7 @@ class ControlRequestHandler:
             for topic, state in portion:
                 topic_partition = TopicPartition(topic.topic_name, state.partition_index)
                 try:
-                    error = self._apply(topic_partition, topic.topic_id, state, now_ms)
+                    error = self._apply(topic_partition, topic, state, now_ms)
                 except Exception as unexpected:  # noqa: BLE001 - it concerns this replica only
                     error = self._fail_row(topic_partition, unexpected)
                 else:
@@ -210,10 +210,11 @@ class ControlRequestHandler:
     def _apply(  # noqa: C901 - one check after the other
         self,
         topic_partition: TopicPartition,
-        topic_id: TopicId | None,
+        topic: LeaderAndIsrTopic,
         state: LeaderAndIsrPartition,
         now_ms: int,
     ) -> Errors:
+        topic_id = topic.topic_id
         replica_log = self._logs.get(topic_partition)
         has_failed = replica_log is None and self._logs.is_offline(topic_partition)
         if has_failed and (error := self._make_room(topic_partition, state)) is not Errors.NONE:
@@ -249,6 +250,8 @@ class ControlRequestHandler:
             if partition.log is not replica_log:
                 partition.open(replica_log, self._logs.checkpointed_high_watermark(topic_partition))
             if not is_same_epoch or resumes:
+                is_it = state.partition_index in topic.with_eligible_replicas
+                partition.has_eligible_replicas = is_it
                 self._take_role(partition, state, now_ms)
         except StorageError as error:
             return self._partitions.fail(topic_partition, error)

@@ -325,7 +325,6 @@ class Partition:
         if (known.replicas, known.adding_replicas, known.removing_replicas) != new:
             self.assignment = ReplicaAssignment(*new)
         self.leader_recovery_state = state.leader_recovery_state
-        self.has_eligible_replicas = state.has_eligible_replicas
         self.proposal = None
         self.lag = 0
 
@@ -351,13 +350,13 @@ class Partition:
             and answer.partition_epoch >= self.partition_epoch
         )
 
-    def commit(self, answer: AlteredPartition) -> None:
+    def commit(self, answer: AlteredPartition, *, has_eligible_replicas: bool) -> None:
         """Adopt the controller's state and end the proposal."""
         assert self.leader in answer.isr, f"{self.topic_partition}: the leader is not in the ISR"
         self.isr = answer.isr
         self.partition_epoch = answer.partition_epoch
         self.leader_recovery_state = answer.leader_recovery_state
-        self.has_eligible_replicas = answer.has_eligible_replicas
+        self.has_eligible_replicas = has_eligible_replicas
         self.proposal = None
 
     def advance_high_watermark(

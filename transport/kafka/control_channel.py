@@ -24,7 +24,6 @@ from regent.core.protocol.control import (
     ControlHeader,
     ControlRequest,
     ControlResponse,
-    LeaderAndIsrPartition,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     PartitionError,
@@ -120,13 +119,6 @@ def messages_of(request: ControlRequest, version: int) -> Messages:
             return [_update_metadata(request)]
 
 
-def _leadership(row: LeaderAndIsrPartition) -> control.LeaderAndIsrPartitionState:
-    """Return a row without what Kafka does not know: a leader that it has waits for nobody else."""
-    fields = row._asdict()
-    del fields["has_eligible_replicas"]
-    return control.LeaderAndIsrPartitionState(**fields)
-
-
 def _leader_and_isr(request: LeaderAndIsrRequest) -> control.LeaderAndIsrRequest:
     return control.LeaderAndIsrRequest(
         **_BY_NOBODY,
@@ -134,7 +126,10 @@ def _leader_and_isr(request: LeaderAndIsrRequest) -> control.LeaderAndIsrRequest
             control.LeaderAndIsrTopicState(
                 topic_name=topic.topic_name,
                 topic_id=topic.topic_id,
-                partition_states=tuple(map(_leadership, topic.partition_states)),
+                partition_states=tuple(
+                    control.LeaderAndIsrPartitionState(**row._asdict())
+                    for row in topic.partition_states
+                ),
             )
             for topic in request.topic_states
         ),

@@ -94,7 +94,11 @@ class AlterPartitions:
             for topic_partition in rows
             if self._known(topic_partition) != before[topic_partition]
         ]
-        return AlterPartitionResponse(Errors.NONE, answers), changed
+        known = ((p, self._known(p)) for p in rows)
+        with_eligible = tuple(
+            p for p, now in known if now and now.leader_and_isr.eligible_leader_replicas
+        )
+        return AlterPartitionResponse(Errors.NONE, answers, with_eligible), changed
 
     def _named(self, row: AlterPartitionRow) -> AlterPartitionRow:
         """Return a proposal with the name of its topic: a broker of Kafka may know the id only."""
@@ -249,7 +253,6 @@ class AlterPartitions:
             now.isr,
             int(now.leader_recovery_state),
             now.partition_epoch,
-            bool(now.eligible_leader_replicas),
         )
 
     def _log_unchangeable(self, topic_partition: TopicPartition, reason: str) -> None:

@@ -128,12 +128,12 @@ def test_an_eligible_replica_that_may_lack_records_does_not_stay_eligible(
     parts.context.put_partition_leadership_info(T0, stored)
     for value in changes:
         parts.zookeeper.put(entity, ConfigEntityZNode.encode({"min.insync.replicas": value}))
-    [answer] = propose(parts, row(*isr, partition_epoch=3))
+    response, _ = parts.alter_partitions.alter(request(parts, row(*isr, partition_epoch=3)))
     state = parts.state(T0)
     assert state is not None
     assert state.leader_and_isr.isr == isr
     assert state.leader_and_isr.eligible_leader_replicas == eligible
-    assert answer.has_eligible_replicas == bool(eligible)
+    assert response.with_eligible_replicas == ((T0,) if eligible else ())
 
 
 def test_a_repeated_proposal_leaves_the_eligible_replicas_alone(parts: ControllerParts) -> None:
@@ -143,8 +143,8 @@ def test_a_repeated_proposal_leaves_the_eligible_replicas_alone(parts: Controlle
     stored = parts.state(T0)
     assert stored is not None
     parts.context.put_partition_leadership_info(T0, stored)
-    [answer] = propose(parts, row(1, 2, partition_epoch=2))
-    assert (answer.error_code, answer.has_eligible_replicas) == (Errors.NONE, True)
+    response, changed = parts.alter_partitions.alter(request(parts, row(1, 2, partition_epoch=2)))
+    assert (response.with_eligible_replicas, changed) == ((T0,), [])
     assert parts.state(T0) == stored
 
 

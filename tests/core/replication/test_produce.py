@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from regent.core.errors import Errors
@@ -191,8 +193,9 @@ def test_a_higher_min_insync_replicas_at_commit_is_an_error() -> None:
 
 def apply_with_eligible_replicas(leader: RecordBroker) -> None:
     """Let it lead alone in sync, while ZooKeeper says that broker 2 may be elected (KIP-966)."""
-    alone = state(1, 2, isr=(1,))._replace(has_eligible_replicas=True)
-    leader.handle(leader_and_isr({T0: alone}))
+    request = leader_and_isr({T0: state(1, 2, isr=(1,))})
+    (topic,) = request.topic_states
+    leader.handle(replace(request, topic_states=(replace(topic, with_eligible_replicas=(0,)),)))
 
 
 def test_with_a_lower_min_insync_a_leader_commits_when_no_other_replica_may_lead(
