@@ -279,12 +279,12 @@ def leaders_stay_without_a_successor() -> Any:
     take_role = ControlRequestHandler._take_role
 
     def unless_leaderless(
-        self: ControlRequestHandler, partition: Any, state: Any, now_ms: int
+        self: ControlRequestHandler, partition: Any, topic: Any, state: Any, now_ms: int
     ) -> None:
         if state.leader == NO_LEADER:
             partition.leader_epoch = state.leader_epoch
         else:
-            take_role(self, partition, state, now_ms)
+            take_role(self, partition, topic, state, now_ms)
 
     return patch.object(ControlRequestHandler, "_take_role", unless_leaderless)
 
