@@ -77,6 +77,7 @@ class ControlRequestBatch:
         self._context = context
         self._log = ControllerLog("state.change", controller_id, context)
         self._leader_and_isr: dict[BrokerId, RowsByTopic[LeaderAndIsrPartition]] = {}
+        self._with_eligible: defaultdict[str, set[int]] = defaultdict(set)
         self._full: set[BrokerId] = set()
         self._removed_topics: dict[str, list[int]] = {}
         self._stop_replica: dict[BrokerId, RowsByTopic[StopReplicaPartition]] = {}
@@ -279,9 +280,12 @@ class ControlRequestBatch:
     ) -> LeaderAndIsrPartition:
         leadership, assignment = entry.leadership, entry.assignment
         assert leadership is not None
-        leader, isr, leader_epoch, partition_epoch, recovery, _ = leadership.leader_and_isr
+        leader, isr, leader_epoch, partition_epoch, recovery, eligible = leadership.leader_and_isr
         if entry.topic_partition in self._context.leaders_with_losses:
             leader = self._named(leader, entry.topic_partition)
+        if eligible or self._with_eligible:
+            of_topic = self._with_eligible[entry.topic_partition.topic]
+            (of_topic.add if eligible else of_topic.discard)(entry.topic_partition.partition)
         return _new_leader_and_isr_row(
             (
                 entry.topic_partition.partition,
@@ -396,6 +400,14 @@ class ControlRequestBatch:
     def _split(self, rows: RowsByTopic[Row]) -> list[list[tuple[str, tuple[Row, ...]]]]:
         return split_by_size(_sorted(rows), self._max_request_bytes)
 
+    def _leader_and_isr_topic(
+        self, topic: str, states: tuple[LeaderAndIsrPartition, ...]
+    ) -> LeaderAndIsrTopic:
+        eligible = self._with_eligible.get(topic, ())
+        numbers = (state.partition_index for state in states) if eligible else ()
+        with_eligible = tuple(number for number in numbers if number in eligible)
+        return LeaderAndIsrTopic(topic, self._context.topic_id(topic), states, with_eligible)
+
     def _leader_and_isr_requests(
         self, registered: Mapping[BrokerId, BrokerRegistration]
     ) -> list[tuple[BrokerId, ControlRequest]]:
@@ -409,8 +421,7 @@ class ControlRequestBatch:
                 request = LeaderAndIsrRequest(
                     type=type,
                     topic_states=tuple(
-                        LeaderAndIsrTopic(topic, self._context.topic_id(topic), states)
-                        for topic, states in topics
+                        self._leader_and_isr_topic(topic, states) for topic, states in topics
                     ),
                     live_leaders=tuple(
                         LiveLeader(leader, registered[leader].info.replication_endpoint)

@@ -68,11 +68,16 @@ class LeaderAndIsrPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LeaderAndIsrTopic:
-    """The partitions of one topic in a LeaderAndIsr request."""
+    """The partitions of one topic in a LeaderAndIsr request.
+
+    ``with_eligible_replicas``: the numbers of those of which replicas outside the ISR may be
+    elected (KIP-966). Their leaders commit nothing in this state. Kafka does not say it.
+    """
 
     topic_name: str
     topic_id: TopicId | None
     partition_states: tuple[LeaderAndIsrPartition, ...]
+    with_eligible_replicas: tuple[int, ...] = ()
 
 
 class LiveLeader(NamedTuple):

@@ -31,7 +31,8 @@ class AlterPartitionRow(NamedTuple):
     """The ISR a leader proposes for one partition (KIP-497).
 
     ``isr_broker_epochs`` has the broker epoch of each member of ``new_isr`` as the leader knows it
-    from fetches, -1 when unknown (KIP-903). ``partition_epoch`` is that of the ISR to replace.
+    from fetches, -1 when unknown (KIP-903). ``partition_epoch`` is that of the ISR to replace: if
+    ``new_isr`` is that ISR, the leader asks that no replica outside it stays eligible (KIP-966).
     """
 
     topic: str
@@ -78,10 +79,14 @@ class AlteredPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AlterPartitionResponse:
-    """Answer to AlterPartition; on a top-level error no proposal was processed."""
+    """Answer to AlterPartition; on a top-level error no proposal was processed.
+
+    ``with_eligible_replicas``: as in LeaderAndIsr.
+    """
 
     error_code: Errors
     partitions: tuple[AlteredPartition, ...] = ()
+    with_eligible_replicas: tuple[TopicPartition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

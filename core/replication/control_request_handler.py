@@ -188,7 +188,7 @@ class ControlRequestHandler:
             for topic, state in portion:
                 topic_partition = TopicPartition(topic.topic_name, state.partition_index)
                 try:
-                    error = self._apply(topic_partition, topic.topic_id, state, now_ms)
+                    error = self._apply(topic_partition, topic, state, now_ms)
                 except Exception as unexpected:  # noqa: BLE001 - it concerns this replica only
                     error = self._fail_row(topic_partition, unexpected)
                 else:
@@ -210,10 +210,11 @@ class ControlRequestHandler:
     def _apply(  # noqa: C901 - one check after the other
         self,
         topic_partition: TopicPartition,
-        topic_id: TopicId | None,
+        topic: LeaderAndIsrTopic,
         state: LeaderAndIsrPartition,
         now_ms: int,
     ) -> Errors:
+        topic_id = topic.topic_id
         replica_log = self._logs.get(topic_partition)
         has_failed = replica_log is None and self._logs.is_offline(topic_partition)
         if has_failed and (error := self._make_room(topic_partition, state)) is not Errors.NONE:
@@ -241,15 +242,14 @@ class ControlRequestHandler:
                     self._suspects.on_created(topic_partition, state)
                 is_new = state.is_new or has_failed
                 replica_log = self._logs.get_or_create(topic_partition, topic_id, is_new=is_new)
-            error = _why_not(replica_log, topic_id, state.leader_epoch)
-            if error is not Errors.NONE:
+            if (error := _why_not(replica_log, topic_id, state.leader_epoch)) is not Errors.NONE:
                 return error
             if self._suspects.must_refuse(topic_partition, state, replica_log):
                 return Errors.CORRUPT_MESSAGE
             if partition.log is not replica_log:
                 partition.open(replica_log, self._logs.checkpointed_high_watermark(topic_partition))
             if not is_same_epoch or resumes:
-                self._take_role(partition, state, now_ms)
+                self._take_role(partition, topic, state, now_ms)
         except StorageError as error:
             return self._partitions.fail(topic_partition, error)
         partition.topic_id = replica_log.topic_id
@@ -303,8 +303,16 @@ class ControlRequestHandler:
             topic_partition, StorageError(f"unexpected error: {unexpected!r}")
         )
 
-    def _take_role(self, partition: Partition, state: LeaderAndIsrPartition, now_ms: int) -> None:
+    def _take_role(
+        self,
+        partition: Partition,
+        topic: LeaderAndIsrTopic,
+        state: LeaderAndIsrPartition,
+        now_ms: int,
+    ) -> None:
         topic_partition = partition.topic_partition
+        is_it = state.partition_index in topic.with_eligible_replicas
+        partition.has_eligible_replicas = is_it
         if state.leader == self._broker_id:
             partition.local_log.assign_epoch(state.leader_epoch)
             self._partitions.end_role(topic_partition)

@@ -121,6 +121,7 @@ class LeaderPartitions:
         self._led: dict[TopicPartition, Partition] = {}
         self._changed: dict[TopicPartition, None] = {}  # of internal topics, not reported yet
         self._proposals = AlterPartitionManager()
+        self._with_eligible: tuple[TopicPartition, ...] = ()  # of the last answer to proposals
         self._lines = RepeatedLines()
 
     def __len__(self) -> int:
@@ -234,6 +235,8 @@ class LeaderPartitions:
             self.recent_appends.on_committed(partition.topic_partition, partition.high_watermark)
             self._sessions.on_change(partition.topic_partition)
             self._delayed.on_change(partition.topic_partition)
+        elif partition.must_exclude_eligible_replicas:
+            self._propose(partition, partition.isr)
 
     # --- proposals ---
 
@@ -360,6 +363,7 @@ class LeaderPartitions:
     ) -> None:
         """Apply the answer to each proposal. Those of ended leaderships were withdrawn."""
         failed: list[AlteredPartition] = []
+        self._with_eligible = () if response is None else response.with_eligible_replicas
         for row, answer in self._proposals.on_response(request, response):
             partition = self._led[row.topic_partition]
             if answer.error_code is Errors.NONE:
@@ -400,6 +404,8 @@ class LeaderPartitions:
                 self._commit(partition, answer, now_ms)
         elif error in _REJECTED:
             partition.proposal = None  # a follower that was not added is no longer awaited
+            if row.new_isr == partition.isr:
+                return  # the next check, fetch or append proposes it again
             self.advance_high_watermarks((partition.topic_partition,), now_ms)
             if len(row.new_isr) > len(partition.isr):
                 # A member that is out of sync may be the reason. Its removal must not wait for the
@@ -413,7 +419,8 @@ class LeaderPartitions:
             self._proposals.submit(row)
 
     def _commit(self, partition: Partition, answer: AlteredPartition, now_ms: int) -> None:
-        partition.commit(answer)
+        is_it = partition.topic_partition in self._with_eligible
+        partition.commit(answer, has_eligible_replicas=is_it)
         self._sessions.on_change(partition.topic_partition)  # a follower that left may rejoin
         # A smaller ISR may raise the high watermark (KAFKA-13091).
         self.advance_high_watermarks((partition.topic_partition,), now_ms)

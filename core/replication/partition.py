@@ -200,6 +200,8 @@ class Partition:
     # Controller epoch and broker epoch of the StopReplica, if there was one.
     stopped_in: tuple[int, int] | None = None
     leader_recovery_state: int = LeaderRecoveryState.RECOVERED
+    # Replicas outside the ISR may be elected (KIP-966): a leader commits nothing without them.
+    has_eligible_replicas: bool = False
     high_watermark: int = 0
     leading_since: int = -1  # of a leader: the first leader epoch of its leadership
     leader_epoch_start_offset: int | None = None  # of a leader
@@ -237,6 +239,25 @@ class Partition:
         if self.log is None:
             return 0
         return min(self.log.config.min_insync_replicas, len(self.assignment.replicas))
+
+    @property
+    def has_enough_in_sync(self) -> bool:
+        """Whether so many replicas are in sync that records may be committed."""
+        return len(self.isr) >= self.min_isr
+
+    @property
+    def must_exclude_eligible_replicas(self) -> bool:
+        """Whether only eligible replicas keep a leader from committing records that it has.
+
+        ``min.insync.replicas`` was lowered, or was never what the controller knows. One of them may
+        lead already: the controller must first write that none of them may.
+        """
+        return (
+            self.has_eligible_replicas
+            and self.proposal is None
+            and self.has_enough_in_sync
+            and not self.is_all_committed
+        )
 
     @property
     def maximal_isr(self) -> tuple[BrokerId, ...]:
@@ -334,12 +355,13 @@ class Partition:
             and answer.partition_epoch >= self.partition_epoch
         )
 
-    def commit(self, answer: AlteredPartition) -> None:
+    def commit(self, answer: AlteredPartition, *, has_eligible_replicas: bool) -> None:
         """Adopt the controller's state and end the proposal."""
         assert self.leader in answer.isr, f"{self.topic_partition}: the leader is not in the ISR"
         self.isr = answer.isr
         self.partition_epoch = answer.partition_epoch
         self.leader_recovery_state = answer.leader_recovery_state
+        self.has_eligible_replicas = has_eligible_replicas
         self.proposal = None
 
     def advance_high_watermark(
@@ -352,14 +374,17 @@ class Partition:
 
         It waits for the maximal ISR, and for followers about to join, which otherwise might never
         reach it. With fewer replicas in sync than ``min.insync.replicas`` (or than are assigned, if
-        that is less) nothing is committed (KAFKA-15583). A member that is not assigned is ignored:
-        its position is unknown, and it leaves the ISR soon (KAFKA-9672).
+        that is less), and while others may be elected, nothing is committed (KAFKA-15583). A member
+        that is not assigned is ignored: its position is unknown, and it leaves the ISR soon
+        (KAFKA-9672).
         """
         if self.is_all_committed:
             return False
         maximal = self.maximal_isr
-        if len(self.isr) < self.min_isr or any(
-            member not in self.followers for member in maximal if member != self.leader
+        if (
+            not self.has_enough_in_sync
+            or self.has_eligible_replicas
+            or any(member not in self.followers for member in maximal if member != self.leader)
         ):
             return False
         awaited = (

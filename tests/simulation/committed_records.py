@@ -11,7 +11,8 @@ import bisect
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from regent.core.model import BrokerId, TopicPartition
+from regent.core.model import BrokerId, LeaderAndIsr, TopicPartition
+from regent.core.replication.partition import Partition
 from regent.core.topic_validation import GROUP_METADATA_TOPIC
 from tests.simulation.simulated_logs import SimulatedLog
 from tests.support.memory_logs import StoredBatch
@@ -46,6 +47,8 @@ class CommittedRecords:
     # How many replicas had a batch at its commit. Another one may be committed at its offset after
     # an unclean election, while an old leader still acknowledges the first.
     _holders: dict[Position, int] = field(default_factory=dict)
+    # The states in which replicas outside the ISR may be elected: leader epoch, partition epoch.
+    _with_eligible: set[tuple[int, int]] = field(default_factory=set)
     _newest_led: int = -1  # the highest leader epoch with a leader
     # Committed batches that leaders lacked, and their leader epochs.
     _lost: list[tuple[int, StoredBatch]] = field(default_factory=list)
@@ -103,6 +106,15 @@ class CommittedRecords:
         )
 
     # --- committing ---
+
+    def on_eligible_replicas(self, state: LeaderAndIsr) -> None:
+        """ZooKeeper has a state in which replicas outside the ISR may be elected (KIP-966)."""
+        self._with_eligible.add((state.leader_epoch, state.partition_epoch))
+
+    def check_nobody_else_may_lead(self, leader: Partition) -> None:
+        """A leader raised its high watermark: not in a state with eligible replicas."""
+        is_alone = (leader.leader_epoch, leader.partition_epoch) not in self._with_eligible
+        assert is_alone or self.is_tainted, f"OthersMayLead: the leader commits: {leader}"
 
     def has(self, batch: StoredBatch) -> bool:
         """Whether a batch is known to be committed."""

@@ -291,7 +291,7 @@ def old_leader_epochs_applied() -> Any:
     def with_any_epoch(
         self: ControlRequestHandler,
         name: Any,
-        topic_id: Any,
+        topic: Any,
         state: Any,
         now_ms: int,
         **options: Any,
@@ -299,7 +299,7 @@ def old_leader_epochs_applied() -> Any:
         partition = self._partitions.get(name)
         if partition is not None:
             partition.leader_epoch = min(partition.leader_epoch, state.leader_epoch - 1)
-        return handle_control_request(self, name, topic_id, state, now_ms, **options)
+        return handle_control_request(self, name, topic, state, now_ms, **options)
 
     return patch.object(ControlRequestHandler, "_apply", with_any_epoch)
 

@@ -10,6 +10,7 @@ have them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 from unittest.mock import ANY, patch
@@ -34,12 +35,14 @@ from regent.core.model import NO_LEADER, LeaderAndIsr
 from regent.core.protocol.control import StopReplicaRequest
 from regent.core.replication.control_request_fence import ControlRequestFence
 from regent.core.replication.control_request_handler import ControlRequestHandler
+from regent.core.replication.partition import Partition
 from regent.core.replication.replica_fetcher import ReplicaFetcher
 from regent.zk.client.operations import ANY_VERSION, SetData
 from regent.zk.stores import controller_store
 from regent.zk.stores.fenced_writes import version_or_error
 from regent.zk.stores.znode_store import WatchingStore
 from regent.zk.znodes import TopicZNode
+from tests.simulation.committed_records import CommittedRecords
 
 # --- proposals of leaders -------------------------------------------------------------------------
 
@@ -276,12 +279,12 @@ def leaders_stay_without_a_successor() -> Any:
     take_role = ControlRequestHandler._take_role
 
     def unless_leaderless(
-        self: ControlRequestHandler, partition: Any, state: Any, now_ms: int
+        self: ControlRequestHandler, partition: Any, topic: Any, state: Any, now_ms: int
     ) -> None:
         if state.leader == NO_LEADER:
             partition.leader_epoch = state.leader_epoch
         else:
-            take_role(self, partition, state, now_ms)
+            take_role(self, partition, topic, state, now_ms)
 
     return patch.object(ControlRequestHandler, "_take_role", unless_leaderless)
 
@@ -320,18 +323,32 @@ def late_copies_applied() -> Any:
     return patch.object(ControlRequestFence, "refuse", without_sequence)
 
 
+def eligible_replicas_unknown_to_leaders() -> Any:
+    """A deposed leader commits alone when it learns of a lower ``min.insync.replicas`` first."""
+    unknown = property(lambda self: False, lambda self, is_told: None)
+    return patch.object(Partition, "has_eligible_replicas", unknown)
+
+
+@contextmanager
 def eligible_replicas_outlive_settings() -> Any:
-    """An eligible replica stays so when ``min.insync.replicas`` was lowered and raised again."""
-    return patch.object(
+    """An eligible replica stays so when ``min.insync.replicas`` was lowered and raised again.
+
+    The leader does not know of it, like one of Kafka, and commits while others may lead.
+    """
+    no_changes = patch.object(
         controller_store.ZkControllerStore,
         "read_config_zxids",
         lambda self, topics: dict.fromkeys(topics, 0),
     )
+    may_commit = patch.object(CommittedRecords, "check_nobody_else_may_lead")
+    with eligible_replicas_unknown_to_leaders(), no_changes, may_commit:
+        yield
 
 
 SEARCH_FROM: dict[Callable[[], Any], int] = {
     proposals_of_stale_leader_epochs: 16,
     eligible_replicas_outlive_settings: 180,
+    eligible_replicas_unknown_to_leaders: 20_002_606,
     refused_proposals_written: 85,
     proposals_of_former_broker_epochs: 88,
     members_of_any_broker_epoch: 112,

@@ -154,6 +154,11 @@ class RecordHistory(RecordObserver):
                 if not self._is_loss_known(member):
                     self._lossy[member, name] = None
         self._note_lossy_members(name, now)
+        if now.eligible_leader_replicas and not any(
+            broker.is_of_kafka for broker in self._cluster.brokers.values()
+        ):  # brokers of Kafka do not know of them, and their controllers do not tell
+            key = LogKey(name, self._leaderships.topic_id(name.topic))
+            self._records_of(key).on_eligible_replicas(now)
         for member, log in self._replicas(name, self._leaderships.topic_id(name.topic)):
             known = self.of(log)
             if member in now.isr and known is not None and (member, name) not in self._lossy:
@@ -359,6 +364,7 @@ class RecordHistory(RecordObserver):
             self._promised.check_leader(known.key, broker.broker_id, log, known)
         else:
             assert partition.high_watermark > before, f"HighWatermarkFalls: {before}: {partition}"
+            known.check_nobody_else_may_lead(partition)
         if log.log_start_offset > known.deleted_to and not known.is_tainted:
             raise AssertionError(f"{name} starts at {log.log_start_offset} without a request")
         first = max(checked, log.log_start_offset)  # deleted records are not checked

@@ -94,7 +94,11 @@ class AlterPartitions:
             for topic_partition in rows
             if self._known(topic_partition) != before[topic_partition]
         ]
-        return AlterPartitionResponse(Errors.NONE, answers), changed
+        known = ((p, self._known(p)) for p in rows)
+        with_eligible = tuple(
+            p for p, now in known if now and now.leader_and_isr.eligible_leader_replicas
+        )
+        return AlterPartitionResponse(Errors.NONE, answers, with_eligible), changed
 
     def _named(self, row: AlterPartitionRow) -> AlterPartitionRow:
         """Return a proposal with the name of its topic: a broker of Kafka may know the id only."""

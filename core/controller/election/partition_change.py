@@ -324,6 +324,10 @@ def _alter_isr(
         set(proposed.isr) == set(now.isr)
         and proposed.leader_recovery_state == now.leader_recovery_state
     )
+    if is_known and proposed.partition_epoch == now.partition_epoch:
+        # Not asked again: the leader will commit without the eligible replicas, if there are any.
+        alone = now._replace(eligible_leader_replicas=())
+        return PartitionChange(alone, keeps_eligible_replicas=False)
     if is_known:  # asked again, because the answer was lost: no conflict (KAFKA-14144)
         return PartitionChange(now)
     if proposed.partition_epoch < now.partition_epoch:

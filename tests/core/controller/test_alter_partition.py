@@ -112,7 +112,7 @@ def test_an_accepted_isr_keeps_the_leader_epoch(
         ("23", (1,), (2,)),
         ("2", (1,), (2,)),
         ("3", (1, 2), ()),
-        ("", (1, 2), ()),
+        ("", (1, 2), ()),  # the leader is about to commit without them
     ],
 )
 def test_an_eligible_replica_that_may_lack_records_does_not_stay_eligible(
@@ -128,14 +128,24 @@ def test_an_eligible_replica_that_may_lack_records_does_not_stay_eligible(
     parts.context.put_partition_leadership_info(T0, stored)
     for value in changes:
         parts.zookeeper.put(entity, ConfigEntityZNode.encode({"min.insync.replicas": value}))
-    propose(parts, row(*isr, partition_epoch=3))
+    response, _ = parts.alter_partitions.alter(request(parts, row(*isr, partition_epoch=3)))
     state = parts.state(T0)
     assert state is not None
     assert state.leader_and_isr.isr == isr
-    if isr != now.isr:
-        assert state.leader_and_isr.eligible_leader_replicas == eligible
-    else:
-        assert state == stored, "there is no reason for a write"
+    assert state.leader_and_isr.eligible_leader_replicas == eligible
+    assert response.with_eligible_replicas == ((T0,) if eligible else ())
+
+
+def test_a_repeated_proposal_leaves_the_eligible_replicas_alone(parts: ControllerParts) -> None:
+    """Its answer was lost: it is of the partition epoch before."""
+    now = LeaderAndIsr(1, (1, 2), 4, eligible_leader_replicas=(3,))
+    parts.put_leadership(T0, LeaderIsrAndControllerEpoch(now, 1))
+    stored = parts.state(T0)
+    assert stored is not None
+    parts.context.put_partition_leadership_info(T0, stored)
+    response, changed = parts.alter_partitions.alter(request(parts, row(1, 2, partition_epoch=2)))
+    assert (response.with_eligible_replicas, changed) == ((T0,), [])
+    assert parts.state(T0) == stored
 
 
 def test_an_accepted_isr_is_sent_to_all_brokers_by_update_metadata_only(

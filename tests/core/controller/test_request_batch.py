@@ -182,6 +182,19 @@ def test_a_leader_and_isr_row_has_assignment_topic_id_and_leader_address(
     )
 
 
+def test_a_leader_is_told_while_replicas_outside_the_isr_may_be_elected(
+    context: ControllerContext,
+) -> None:
+    batch = ControlRequestBatch(1, context)
+    known = leadership(2, (2,))
+    eligible = known.leader_and_isr._replace(eligible_leader_replicas=(1,))
+    for state, told in ((known, ()), (known._replace(leader_and_isr=eligible), (0,))):
+        context.put_partition_leadership_info(BAR0, state)
+        batch.add_leader_and_isr((2,), [BAR0], is_new=False)
+        (topic,) = leader_and_isr(batch.effects(), 2).topic_states
+        assert topic.with_eligible_replicas == told
+
+
 def test_a_broker_gets_one_request_sorted_by_topic_and_partition(
     batch: ControlRequestBatch,
 ) -> None:

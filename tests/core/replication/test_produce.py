@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from regent.core.errors import Errors
@@ -12,7 +14,18 @@ from regent.core.protocol.controller import AlterPartitionResponse
 from regent.core.replication import produce
 from regent.core.replication.partition import Role
 from tests.core.replication.record_stage import TWO_IN_SYNC, RecordBroker
-from tests.core.replication.stage import HEADER, LAG_MS, T0, T1, T2, refused, stop_replica
+from tests.core.replication.stage import (
+    HEADER,
+    LAG_MS,
+    T0,
+    T1,
+    T2,
+    accepted,
+    leader_and_isr,
+    refused,
+    state,
+    stop_replica,
+)
 from tests.support.record_batches import CONTROL_MASK, TIMESTAMP_MS, batch
 from tests.support.replicas import hosted_as
 
@@ -177,6 +190,49 @@ def test_a_higher_min_insync_replicas_holds_for_records_that_are_not_committed_y
     leader.logs.configure({"t": LogConfig(min_insync_replicas=3)})
     follower.follow(leader, times=2)
     assert (produced.is_waiting, leader.hosted().high_watermark) == (True, 0)
+
+
+def apply_with_eligible_replicas(leader: RecordBroker) -> None:
+    """Let it lead alone in sync, while ZooKeeper says that broker 2 may be elected (KIP-966)."""
+    request = leader_and_isr({T0: state(1, 2, isr=(1,))})
+    (topic,) = request.topic_states
+    leader.handle(replace(request, topic_states=(replace(topic, with_eligible_replicas=(0,)),)))
+
+
+def test_with_a_lower_min_insync_a_leader_commits_when_no_other_replica_may_lead(
+    leader: RecordBroker,
+) -> None:
+    apply_with_eligible_replicas(leader)
+    assert leader.produce(b"a", acks=1).answer[T0].error_code is OK
+    assert leader.manager.alter_partition_request() is None, "it has too few in sync"
+    leader.logs.configure({"t": LogConfig()})
+    produced = leader.produce(b"b")
+    assert (produced.is_waiting, leader.hosted().high_watermark) == (True, 0)
+    request = leader.send()
+    (row,) = request.partitions
+    assert (row.new_isr, row.partition_epoch) == ((1,), 3)
+    leader.answer(request, accepted(row))
+    assert produced.answer[T0].error_code is OK
+    assert leader.hosted().high_watermark == 2
+    assert leader.produce(b"c").answer[T0].error_code is OK
+
+
+@pytest.mark.parametrize("error", [Errors.FENCED_LEADER_EPOCH, Errors.INELIGIBLE_REPLICA])
+def test_with_a_lower_min_insync_a_leader_commits_nothing_while_another_may_lead(
+    leader: RecordBroker, error: Errors
+) -> None:
+    """Another one is elected already, or ZooKeeper could not be written."""
+    apply_with_eligible_replicas(leader)
+    leader.logs.configure({"t": LogConfig()})
+    produced = leader.produce(b"a")
+    request = leader.send()
+    leader.answer(request, refused(request.partitions[0], error))
+    assert (produced.is_waiting, leader.hosted().high_watermark) == (True, 0)
+    assert leader.manager.alter_partition_request() is None, "it does not ask again at once"
+    leader.manager.shrink_isrs(leader.now_ms)
+    asked_again = leader.manager.alter_partition_request() is not None
+    assert asked_again is (error is Errors.INELIGIBLE_REPLICA)
+    assert leader.hosted().high_watermark == 0
 
 
 # --- lost leaderships -----------------------------------------------------------------------------
