@@ -23,7 +23,7 @@ from regent.broker.broker_process import BrokerOptions, BrokerProcess
 from regent.broker.broker_registration import open_listeners
 from regent.broker.garbage_collection import limit_pauses
 from regent.cli.local_brokers import bring_back, print_started
-from regent.cli.output import note
+from regent.cli.output import announce, note
 from regent.cluster.child_process import ENDED, when_parent_ends
 from regent.cluster.supervisor_socket import start_command
 from regent.config.cluster_location import CLUSTER_FILE, VARIABLES_OF_COMMANDS
@@ -221,8 +221,7 @@ def _run(options: BrokerOptions, settings: Settings, death_pipe_fd: int | None) 
     try:
         address = process.start()
         logger.info("broker %d serves on %s:%d", address["id"], address["host"], address["port"])
-        click.echo(f"ready: {json.dumps({**address, 'pid': os.getpid()})}")
-        sys.stdout.flush()
+        announce(f"ready: {json.dumps({**address, 'pid': os.getpid()})}")
         for line in open_listeners(settings):
             note(line)
         if settings.broker.metrics_port not in (0, address["metrics_port"]):
@@ -244,10 +243,9 @@ def _run(options: BrokerOptions, settings: Settings, death_pipe_fd: int | None) 
         raise error from None
     logger.info("broker %d has shut down", options.broker_id)
     if remaining:
-        click.echo(
+        note(
             f"broker {options.broker_id}: {len(remaining)} partitions have no other leader:"
-            f" {', '.join(map(str, remaining[:10]))}",
-            err=True,
+            f" {', '.join(map(str, remaining[:10]))}"
         )
     return 0
 

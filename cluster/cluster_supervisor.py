@@ -114,7 +114,7 @@ class ClusterSupervisor(SupervisionListener):
                     self._supervise()
                 except KeyboardInterrupt:
                     pass
-                except RegentError:
+                except Exception:  # an unexpected one too: killed brokers must recover their logs
                     self._stop()
                     raise
                 return self._stop()
@@ -553,7 +553,10 @@ class ClusterSupervisor(SupervisionListener):
         running = [broker_id for broker_id, child in self._brokers.items() if is_running(child)]
         last = None
         if len(running) > 1 and (not self._nodes or any(map(is_running, self._nodes))):
-            last = self._find_controller(self._file.zookeeper)
+            try:
+                last = self._find_controller(self._file.zookeeper)
+            except Exception as error:  # noqa: BLE001  the brokers must stop in any case
+                self._say(f"the controller is not known, so brokers stop in any order: {error}")
         broker_ids = sorted(running, key=lambda broker_id: broker_id == last)
         order: list[tuple[Child, float]] = (
             [] if self._console is None else [(self._console.child, _STOP_TIMEOUT_S)]

@@ -50,6 +50,7 @@ class Run:
         self.announced: list[str] = []
         self.said: list[str] = []
         self.controller_id: int | None = None
+        self.find_controller: Callable[[], int | None] = lambda: self.controller_id
         self.when_ready: list[Callable[[], None]] = [self.interrupt]
         self.when_said: dict[str, list[Callable[[], None]]] = {}
         self.snapshots: list[Any] = []  # of cluster.json
@@ -61,7 +62,7 @@ class Run:
             self.plan,
             announce=self._on_announced,
             say=self._on_said,
-            find_controller=lambda _: self.controller_id,
+            find_controller=lambda _: self.find_controller(),
             ask_for_brokers=lambda endpoint: self.ask_for_brokers(endpoint),
         )
         guard = threading.Timer(TIMEOUT_S, self._give_up)
@@ -174,6 +175,28 @@ def test_the_brokers_end_one_by_one_with_the_controller_last(a_run: Run) -> None
     a_run.when_ready = [lambda: threading.Thread(target=end).start()]
     assert a_run.run() == 0
     assert a_run.stopped == ["broker-0", "broker-2", "broker-1", "placement-service"]
+
+
+@pytest.mark.parametrize("error", [OSError(24, "none left"), RuntimeError("no thread"), "start"])
+def test_brokers_end_in_order_whatever_happens_to_the_question_who_is_the_controller(
+    a_run: Run, error: Exception | str
+) -> None:
+    def fail() -> None:
+        raise error if isinstance(error, Exception) else ClusterStartError(error)
+
+    a_run.find_controller = fail
+    assert a_run.run() == 0
+    assert a_run.stopped == ["broker-0", "broker-1", "broker-2"]
+
+
+def test_brokers_end_in_order_after_an_unexpected_error_too(a_run: Run) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    a_run.when_ready = [fail]
+    with pytest.raises(ZeroDivisionError):
+        a_run.run()
+    assert a_run.stopped == ["broker-0", "broker-1", "broker-2"]
 
 
 def test_sigterm_ends_a_cluster_in_order_too(a_run: Run) -> None:
