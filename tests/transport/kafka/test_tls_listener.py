@@ -346,15 +346,17 @@ def test_handshakes_that_were_given_up_are_not_calculated(listen: Listen, author
 
 
 @contextmanager
-def no_new_thread() -> Iterator[None]:
-    """Let executors queue what they are given, and start no thread for it."""
+def no_new_thread() -> Iterator[list[object]]:
+    """Let executors queue what they are given, and start no thread; those that tried are noted."""
+    tried: list[object] = []
 
-    def fail(_: object) -> NoReturn:
+    def fail(executor: object) -> NoReturn:
+        tried.append(executor)
         raise RuntimeError("can't start new thread")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ThreadPoolExecutor, "_adjust_thread_count", fail)
-        yield
+        yield tried
 
 
 def test_a_client_for_whose_handshake_there_is_no_thread_is_closed_at_once(
@@ -384,8 +386,9 @@ def test_the_files_of_keys_are_looked_at_again_after_there_was_no_thread_for_it(
 ):
     monkeypatch.setattr(acceptor, "_KEYS_CHECK_S", 0.01)
     tls = CountingTls(authority.config())
-    with no_new_thread():
+    with no_new_thread() as tried:
         listen(Desk().apis, tls=tls)
+        eventually(lambda: tried, "it has looked for a thread")
     eventually(lambda: tls.looks, "nobody looks")
 
 
