@@ -399,7 +399,8 @@ def _check_zookeeper(plan: ClusterPlan) -> None:
     if plan.zookeeper is not None:
         _check_connection(plan.zookeeper, plan.connection_timeout_ms / 1000)
         return
-    existing = len(list(plan.data_dir.glob("zookeeper-*")))
+    servers = (path.name.removeprefix("zookeeper-") for path in plan.data_dir.glob("zookeeper-*"))
+    existing = sum(number.isdecimal() for number in servers)  # others are copies
     if existing not in (0, plan.zookeeper_nodes):
         # A majority of new members without the data would make the old member drop its data.
         raise ClusterOptionsError(
