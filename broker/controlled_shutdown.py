@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from pykka import ActorDeadError
@@ -124,7 +125,7 @@ def ask_for_controlled_shutdown(
         message, cluster = request(), snapshot()
         if not cluster.brokers:
             return ()  # no controller has sent this broker a request: it leads nothing
-        response = _ask(find_controller(cluster), message, settings.timeout_s)
+        response = _ask(partial(find_controller, cluster), message, settings.timeout_s)
         if response is None:
             continue
         if response.error_code is not Errors.NONE:
@@ -138,17 +139,23 @@ def ask_for_controlled_shutdown(
 
 
 def _ask(
-    controller: AskableRef | None, message: ControlledShutdownRequest, timeout_s: float
+    find_controller: Callable[[], AskableRef | None],
+    message: ControlledShutdownRequest,
+    timeout_s: float,
 ) -> ControlledShutdownResponse | None:
-    if controller is None:
-        logger.warning("No active controller is known")
-        return None
     try:
+        controller = find_controller()
+        if controller is None:
+            logger.warning("No active controller is known")
+            return None
         answer = controller.ask(message, timeout=timeout_s)
+        assert isinstance(answer, ControlledShutdownResponse)
     except (RegentError, ActorDeadError, AskTimeout) as error:
         logger.warning("The controller did not answer: %s", error)
         return None
-    assert isinstance(answer, ControlledShutdownResponse)
+    except Exception:  # the logs must be closed all the same
+        logger.exception("The controller did not answer: an unexpected error")
+        return None
     return answer
 
 

@@ -23,7 +23,7 @@ from regent.broker.broker_process import BrokerOptions, BrokerProcess
 from regent.broker.broker_registration import open_listeners
 from regent.broker.garbage_collection import limit_pauses
 from regent.cli.local_brokers import bring_back, print_started
-from regent.cli.output import note
+from regent.cli.output import announce, note
 from regent.cluster.child_process import ENDED, when_parent_ends
 from regent.cluster.supervisor_socket import start_command
 from regent.config.cluster_location import CLUSTER_FILE, VARIABLES_OF_COMMANDS
@@ -215,14 +215,14 @@ def _run(options: BrokerOptions, settings: Settings, death_pipe_fd: int | None) 
     ends_with_terminal = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN and _has_terminal()
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # also under nohup(1), which ignores it
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    NamedThread(_await_signals, "signals", (process, ends_with_terminal)).start()
+    supervisor = None if death_pipe_fd is None else os.getppid()
+    NamedThread(_await_signals, "signals", (process, ends_with_terminal, supervisor)).start()
     if death_pipe_fd is not None:
         when_parent_ends(death_pipe_fd, partial(_stop_at_once, process))
     try:
         address = process.start()
         logger.info("broker %d serves on %s:%d", address["id"], address["host"], address["port"])
-        click.echo(f"ready: {json.dumps({**address, 'pid': os.getpid()})}")
-        sys.stdout.flush()
+        announce(f"ready: {json.dumps({**address, 'pid': os.getpid()})}")
         for line in open_listeners(settings):
             note(line)
         if settings.broker.metrics_port not in (0, address["metrics_port"]):
@@ -244,10 +244,9 @@ def _run(options: BrokerOptions, settings: Settings, death_pipe_fd: int | None) 
         raise error from None
     logger.info("broker %d has shut down", options.broker_id)
     if remaining:
-        click.echo(
+        note(
             f"broker {options.broker_id}: {len(remaining)} partitions have no other leader:"
-            f" {', '.join(map(str, remaining[:10]))}",
-            err=True,
+            f" {', '.join(map(str, remaining[:10]))}"
         )
     return 0
 
@@ -279,9 +278,13 @@ def _has_terminal() -> bool:
     return True
 
 
-def _await_signals(process: BrokerProcess, ends_with_terminal: bool) -> None:
+def _await_signals(
+    process: BrokerProcess, ends_with_terminal: bool, supervisor: int | None
+) -> None:
     """Stop at the first signal. At the second one end at once; the guardian closes the session.
 
+    One of the process ``supervisor`` is no second one: systemd may have told both of us to stop,
+    and the supervisor asks each broker in its turn. Who shall end at once gets SIGKILL from it.
     SIGHUP stops only if the terminal has been closed. Else it asks for a look at the keys.
     """
     while signal.sigwait(_SIGNALS) is signal.SIGHUP:
@@ -296,8 +299,8 @@ def _await_signals(process: BrokerProcess, ends_with_terminal: bool) -> None:
     first = time.monotonic()
     process.request_stop()
     while True:
-        signal.sigwait(_STOP_SIGNALS)
-        if time.monotonic() - first > SAME_SIGNAL_S:
+        sender = signal.sigwaitinfo(_STOP_SIGNALS).si_pid
+        if sender != supervisor and time.monotonic() - first > SAME_SIGNAL_S:
             os._exit(EXIT_INTERRUPTED)
 
 

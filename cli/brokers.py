@@ -242,7 +242,8 @@ def await_shutdown(
 def _process(cluster: Cluster, broker_id: BrokerId) -> int | None:
     """Return the process id of a broker of a local cluster, None if it is unknown."""
     file = cluster.file
-    return file.brokers[broker_id].pid if file and broker_id in file.brokers else None
+    broker = file.brokers.get(broker_id) if file else None
+    return None if broker is None or broker.ended else broker.pid
 
 
 def _await_end(process: int | None, deadline: float) -> None:

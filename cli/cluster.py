@@ -19,6 +19,7 @@ import click
 from click.types import convert_type
 
 from regent.cli.console import PORT, is_installed
+from regent.cli.output import announce
 from regent.client.wording import counted
 from regent.cluster.child_process import when_parent_ends
 from regent.cluster.cluster_file import listed_processes
@@ -220,7 +221,7 @@ def run(plan: ClusterPlan, beside: AbstractContextManager[object] | None = None)
         _await_predecessor(plan.data_dir)
         _check(plan)
         with beside or nullcontext():
-            status = ClusterSupervisor(plan, announce=_announce, say=_say).run()
+            status = ClusterSupervisor(plan, announce=announce, say=_say).run()
         sys.exit(status)
 
 
@@ -398,7 +399,8 @@ def _check_zookeeper(plan: ClusterPlan) -> None:
     if plan.zookeeper is not None:
         _check_connection(plan.zookeeper, plan.connection_timeout_ms / 1000)
         return
-    existing = len(list(plan.data_dir.glob("zookeeper-*")))
+    servers = (path.name.removeprefix("zookeeper-") for path in plan.data_dir.glob("zookeeper-*"))
+    existing = sum(number.isdecimal() for number in servers)  # others are copies
     if existing not in (0, plan.zookeeper_nodes):
         # A majority of new members without the data would make the old member drop its data.
         raise ClusterOptionsError(
@@ -448,11 +450,6 @@ def _check_ports(plan: ClusterPlan) -> None:
                 f"port {port} on {host} cannot be used ({error.strerror}): "
                 f"stop what listens there, or choose {other}"
             ) from None
-
-
-def _announce(line: str) -> None:
-    click.echo(line)
-    sys.stdout.flush()
 
 
 def _say(line: str) -> None:

@@ -81,11 +81,13 @@ def pid(cluster: Cluster, /, broker: str) -> None:
     """
     broker_id = _controller(cluster) if broker == CONTROLLER else _id(broker)
     file = cluster.file
-    known = {} if file is None else {entry.id: entry.pid for entry in file.brokers.values()}
+    known = {} if file is None else file.brokers
     if broker_id not in known:
         ids = listed(list(known)) or "none"
         raise NoSuchBrokerError(f"broker {broker_id} was not started on this machine; known: {ids}")
-    click.echo(known[broker_id])
+    if known[broker_id].ended:
+        raise NoSuchBrokerError(f"broker {broker_id} does not run: it {known[broker_id].ended}")
+    click.echo(known[broker_id].pid)
 
 
 def _controller(cluster: Cluster) -> BrokerId:

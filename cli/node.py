@@ -108,7 +108,8 @@ def node(
 ) -> None:
     """Run the brokers of one machine as one unit, in the foreground.
 
-    Prints a line that begins with "ready:" when all of them serve. Two replicas of a partition are
+    Prints a line that begins with "ready:" when all of them serve; with --restart those that cannot
+    start are tried again, and the others serve meanwhile. Two replicas of a partition are
     never placed on one machine. Ctrl-C or SIGTERM shuts the brokers down one after the other, and
     each hands its leaderships over first.
 

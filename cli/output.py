@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from typing import Any, Final, TypeVar
 
@@ -145,8 +147,19 @@ def print_wrapped(rows: Iterable[tuple[str, str]]) -> None:
 
 
 def note(message: str) -> None:
-    """Print a message on stderr: it is not part of the result."""
-    click.echo(message, err=True)
+    """Print a message on stderr, if it can be written: it is not part of the result."""
+    with suppress(OSError):
+        click.echo(message, err=True)
+
+
+def announce(line: str) -> None:
+    """Print a line of a program that serves; it also serves if the line cannot be written."""
+    try:
+        click.echo(line)
+    except OSError:
+        # Else the line is tried again at the end of the process, which then counts as failed.
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 def _cell(value: object) -> str:

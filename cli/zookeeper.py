@@ -10,7 +10,7 @@ import click
 import orjson
 
 from regent.cli.lazy_group import HelpfulGroup
-from regent.cli.output import examples
+from regent.cli.output import announce, examples
 from regent.client.cluster_connection import Cluster, data_dir_option, pass_cluster
 from regent.client.json_files import decode_file
 from regent.client.wording import counted
@@ -192,8 +192,7 @@ def _run(server: EmbeddedZooKeeper, data_dir: Path) -> int:
             return 0
         node = ZooKeeperNode("zookeeper", server)
         processes.adopt(node)
-        click.echo(f"ready: {server.address}")
-        sys.stdout.flush()
+        announce(f"ready: {server.address}")
         processes.wait(lambda: bool(processes.stop_requests) or not processes.is_running(node))
         status = node.poll()
         if status is not None:

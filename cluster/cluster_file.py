@@ -149,11 +149,12 @@ class ClusterFile:
 
 
 def listed_processes(data_dir: Path) -> list[int]:
-    """Return the process ids in the ``cluster.json`` of a directory; none if it cannot be read."""
+    """Return who runs by the ``cluster.json`` of a directory; nobody if it cannot be read."""
     file = _read_if_valid(data_dir / CLUSTER_FILE)
     if file is None:
         return []
-    entries = [*file.zookeeper_nodes, *file.brokers.values(), file.placement]
+    running = [broker for broker in file.brokers.values() if not broker.ended]
+    entries = [*file.zookeeper_nodes, *running, file.placement]
     return [entry.pid for entry in entries if entry is not None and entry.pid]
 
 

@@ -30,6 +30,7 @@ from regent.cluster.process_supervisor import (
     Restart,
     SupervisionListener,
 )
+from regent.cluster.running_cluster import known_brokers, read_controller_id
 from regent.cluster.supervisor_socket import (
     StartRequest,
     SupervisorError,
@@ -39,18 +40,12 @@ from regent.cluster.supervisor_socket import (
 from regent.cluster.zookeeper_node import ZooKeeperNode
 from regent.config.cluster_location import CLUSTER_FILE, KEYS_OF_COMMAND
 from regent.config.command_line import EXIT_INTERRUPTED, program
-from regent.core.errors import BadDataError, RegentError, SessionExpiredError, StorageError
+from regent.core.errors import BadDataError, RegentError, StorageError
 from regent.core.model import BrokerId
-from regent.core.protocol.broker import DescribeMetadataRequest, DescribeMetadataResponse
-from regent.transport.control.client import RequestError
 from regent.transport.control.key_files import KeysDirectory
-from regent.transport.control.remote_ref import actor_at, ask
 from regent.transport.local_users import local_users
 from regent.zk.client.login import Login, log_in, make_login
-from regent.zk.client.operations import ConnectionLossError
-from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.stores.tree_acls import open_tree, secure_tree
-from regent.zk.znodes import ControllerZNode
 
 EXIT_UNCLEAN = 1
 
@@ -58,9 +53,7 @@ _START_TIMEOUT_S = 600.0  # a broker may have to recover its logs first
 _START_TIMEOUT_PER_BROKER_S = 2.0
 _STOP_TIMEOUT_S = 10.0
 _FAST_STOP_TIMEOUT_S = 3.0
-_CONTROLLER_READ_TIMEOUT_S = 2.0
 _METADATA_TIMEOUT_S = 60.0
-_METADATA_ASK_S = 1.0
 _METADATA_POLL_S = 0.02
 
 
@@ -101,6 +94,7 @@ class ClusterSupervisor(SupervisionListener):
         self._console: ConsoleChild | None = None
         self._starts: list[_Start] = []
         self._failure: str | None = None  # why the cluster cannot start
+        self._not_started: dict[BrokerId, str] = {}  # why; the others serve, and these may later
         self._serving = False
         self._stopping = False
 
@@ -120,7 +114,7 @@ class ClusterSupervisor(SupervisionListener):
                     self._supervise()
                 except KeyboardInterrupt:
                     pass
-                except RegentError:
+                except Exception:  # an unexpected one too: killed brokers must recover their logs
                     self._stop()
                     raise
                 return self._stop()
@@ -226,39 +220,53 @@ class ClusterSupervisor(SupervisionListener):
             self._say("ZooKeeper's data are open to every user of this machine")
 
     def _await_brokers(self) -> None:
-        """Return when all brokers are ready, or when a stop is requested."""
+        """Return when all brokers are ready, or when a stop is requested.
 
-        def settled() -> bool:
-            return bool(
-                self._failure
-                or self._processes.stop_requests
-                or self._brokers.keys() == self._file.brokers.keys()
-            )
+        With restarts one that serves is enough when each of the others has failed once.
+        """
+
+        def awaited() -> set[BrokerId]:
+            return self._brokers.keys() - self._serving_brokers() - self._not_started.keys()
 
         timeout_s = _START_TIMEOUT_S + _START_TIMEOUT_PER_BROKER_S * len(self._brokers)
-        if not self._processes.wait(settled, timeout_s):
-            late = min(self._brokers.keys() - self._file.brokers.keys())
-            self._failure = f"broker {late} is not ready after {timeout_s:.0f} s"
+        if not self._processes.wait(
+            lambda: bool(self._failure or self._processes.stop_requests or not awaited()), timeout_s
+        ):
+            late = min(awaited())
+            self._fail_start(f"broker {late} is not ready after {timeout_s:.0f} s")
+        if not self._processes.stop_requests and not self._serving_brokers():
+            self._failure = self._failure or next(iter(self._not_started.values()), None)
         if self._failure:
             raise ClusterStartError(self._failure)
 
+    def _fail_start(self, why: str) -> None:
+        """Note why the cluster is not as it should be; with restarts those that serve go on."""
+        if self._plan.restart and self._serving_brokers():
+            self._say(why)
+        else:
+            self._failure = self._failure or why
+
     def _await_metadata(self) -> None:
-        """Return when every broker knows all brokers, or when a stop is requested.
+        """Return when every broker knows all that serve, or when a stop is requested.
 
         Until then a broker may refuse to create a topic because it knows too few brokers.
         """
-        behind = dict(self._file.brokers)
+        behind = self._serving_brokers()
         deadline = time.monotonic() + _METADATA_TIMEOUT_S
         while behind and not self._processes.stop_requests:
-            for broker_id, entry in list(behind.items()):
-                if self._brokers.keys() <= set(self._ask_for_brokers(entry.control_peer)):
-                    del behind[broker_id]
-            if time.monotonic() > deadline:
-                self._failure = (
+            serving = self._serving_brokers()
+            for broker_id in behind & serving:
+                peer = self._file.brokers[broker_id].control_peer
+                if serving <= set(self._ask_for_brokers(peer)):
+                    behind.remove(broker_id)
+            behind.intersection_update(serving)
+            if behind and time.monotonic() > deadline:
+                self._fail_start(
                     f"broker {min(behind)} does not know all brokers after"
                     f" {_METADATA_TIMEOUT_S:.0f} s: see broker.log in"
                     f" {self._plan.broker_dir(min(behind))}"
                 )
+                behind.clear()
             self._processes.wait(
                 lambda: bool(not behind or self._failure or self._processes.stop_requests),
                 _METADATA_POLL_S,
@@ -267,9 +275,11 @@ class ClusterSupervisor(SupervisionListener):
                 raise ClusterStartError(self._failure)
 
     def _ready_line(self) -> str:
-        ports = ",".join(str(self._file.brokers[broker_id].port) for broker_id in self._brokers)
+        serving = sorted(self._serving_brokers())
+        ports = ",".join(str(self._file.brokers[broker_id].port) for broker_id in serving)
+        some = f"{len(serving)} of " if len(serving) < len(self._brokers) else ""
         return (
-            f"ready: {_count(len(self._brokers), 'broker')} on {self._plan.host}:{ports}; "
+            f"ready: {some}{_count(len(self._brokers), 'broker')} on {self._plan.host}:{ports}; "
             f"zookeeper {self._file.zookeeper}; data {self._plan.data_dir}"
         )
 
@@ -370,7 +380,11 @@ class ClusterSupervisor(SupervisionListener):
         return self._processes.is_running(self._brokers[broker_id])
 
     def _is_serving(self, broker_id: BrokerId) -> bool:
-        return self._is_running(broker_id) and self._brokers[broker_id].ready is not None
+        entry = self._file.brokers.get(broker_id)
+        return self._is_running(broker_id) and entry is not None and not entry.ended
+
+    def _serving_brokers(self) -> set[BrokerId]:
+        return set(filter(self._is_serving, self._brokers))
 
     def _settle_starts(self) -> None:
         """Answer each request when all its brokers are ready, or when one of them has ended."""
@@ -407,10 +421,11 @@ class ClusterSupervisor(SupervisionListener):
             child.send_signal(signal.SIGKILL)
             return
         self._warn_of_metrics_port(child.name, broker_id)
+        again = " again" if broker_id in self._former_ports else ""
         self._former_ports[broker_id] = self._ports_it_listens_on(broker_id, entry)
         self._save()
         if self._serving and not self._stopping:
-            self._say(f"{child.name} is ready again as process {child.pid}")
+            self._say(f"{child.name} is ready{again} as process {child.pid}")
         self._settle_starts()
 
     def _start_command(self, child: Child) -> str | None:
@@ -446,14 +461,14 @@ class ClusterSupervisor(SupervisionListener):
         # The last line of a process that was killed by a signal is not the reason.
         why = f": {last_line}" if last_line and status > 0 else ""
         how = f"ended {describe_exit(status)}{why}"
-        if broker_id is not None and broker_id in self._file.brokers:
-            entry = self._file.brokers.pop(broker_id)
-            if status != 0:
-                ended_ms = time.time_ns() // 1_000_000
-                self._file.brokers[broker_id] = replace(entry, ended=how, ended_ms=ended_ms)
+        if broker_id is not None:
+            self._note_end(broker_id, how if status != 0 else None)
         self._save()
         what = f"{child.name} (process {child.pid}) {how}"
-        if not self._serving and (broker_id is not None or child in self._nodes):
+        if not self._serving and broker_id is not None:
+            self._not_started.setdefault(broker_id, what)
+        is_needed = broker_id is not None or child in self._nodes
+        if not self._serving and is_needed and not self._plan.restart:
             self._failure = self._failure or what
         elif not self._stopping:
             if restart_in_s is not None:
@@ -463,6 +478,13 @@ class ClusterSupervisor(SupervisionListener):
             self._say(what)
         self._settle_starts()
 
+    def _note_end(self, broker_id: BrokerId, how: str | None) -> None:
+        """Change a broker's entry of ``cluster.json``; ``how`` None: it ended normally."""
+        entry = self._file.brokers.pop(broker_id, None)
+        if entry is not None and how is not None:
+            ended_ms = time.time_ns() // 1_000_000
+            self._file.brokers[broker_id] = replace(entry, ended=how, ended_ms=ended_ms)
+
     def on_launched_again(self, child: Child) -> None:
         """Add a ZooKeeper server that was started again; other children call ``on_ready``."""
         self._save()
@@ -470,7 +492,10 @@ class ClusterSupervisor(SupervisionListener):
             self._say(f"{child.name} was started again as process {child.pid}")
 
     def on_launch_failed(self, child: Child, error: RegentError, restart_in_s: float) -> None:
-        """Report that a child could not be started again."""
+        """Report that a child could not be started."""
+        broker_id = self._broker_id(child)
+        if broker_id is not None:
+            self._not_started.setdefault(broker_id, str(error))
         self._say(f"{child.name}: {error}; trying again in {restart_in_s:g} s")
 
     def _save(self) -> None:
@@ -528,7 +553,10 @@ class ClusterSupervisor(SupervisionListener):
         running = [broker_id for broker_id, child in self._brokers.items() if is_running(child)]
         last = None
         if len(running) > 1 and (not self._nodes or any(map(is_running, self._nodes))):
-            last = self._find_controller(self._file.zookeeper)
+            try:
+                last = self._find_controller(self._file.zookeeper)
+            except Exception as error:  # noqa: BLE001  the brokers must stop in any case
+                self._say(f"the controller is not known, so brokers stop in any order: {error}")
         broker_ids = sorted(running, key=lambda broker_id: broker_id == last)
         order: list[tuple[Child, float]] = (
             [] if self._console is None else [(self._console.child, _STOP_TIMEOUT_S)]
@@ -547,31 +575,6 @@ class _Start:
 
     request: StartRequest
     broker_ids: set[BrokerId]
-
-
-def known_brokers(control_peer: str) -> frozenset[BrokerId]:
-    """Return the brokers in the metadata of one broker; empty if it does not answer in time."""
-    request = DescribeMetadataRequest(topics=())
-    try:
-        with actor_at(control_peer, client_id="regent-cluster") as broker:
-            answer = ask(broker, request, DescribeMetadataResponse, timeout_s=_METADATA_ASK_S)
-    except RequestError:
-        return frozenset()
-    return frozenset(broker.broker_id for broker in answer.brokers)
-
-
-def read_controller_id(hosts: str) -> BrokerId | None:
-    """Return the active controller's id; None: no controller, or no answer from ZooKeeper."""
-    timeout_ms = int(_CONTROLLER_READ_TIMEOUT_S * 1000)
-    client = ZooKeeperClient(hosts, timeout_ms, on_watch=lambda _: None)
-    try:
-        client.start(_CONTROLLER_READ_TIMEOUT_S)
-        node = client.get(ControllerZNode.PATH)
-        return None if node is None else ControllerZNode.decode(node.data)
-    except (ConnectionLossError, SessionExpiredError, BadDataError):
-        return None
-    finally:
-        client.close(_CONTROLLER_READ_TIMEOUT_S)
 
 
 def _count(number: int, noun: str) -> str:

@@ -68,7 +68,7 @@ class SupervisionListener:
         """A new process of the child has been started."""
 
     def on_launch_failed(self, child: Child, error: RegentError, restart_in_s: float) -> None:
-        """The child could not be started again; another attempt follows."""
+        """The child could not be started; another attempt follows."""
 
 
 @dataclass(slots=True)
@@ -118,9 +118,18 @@ class ProcessSupervisor:
     def start(
         self, child: Child, restart: Restart = Restart.NEVER, backoff: Backoff | None = None
     ) -> None:
-        """Launch a child and supervise it; raises ``RegentError`` when it cannot be launched."""
-        child.launch()
-        self.adopt(child, restart, backoff)
+        """Launch a child and supervise it.
+
+        Raises ``RegentError`` when it cannot be launched and has no restarts: else it is tried
+        again.
+        """
+        if restart is Restart.NEVER:
+            child.launch()
+            self.adopt(child)
+        else:
+            supervised = _Supervised(child, restart, backoff or Backoff())
+            self._supervised.append(supervised)
+            self._try_to_launch(supervised)
 
     def adopt(
         self, child: Child, restart: Restart = Restart.NEVER, backoff: Backoff | None = None
@@ -131,10 +140,13 @@ class ProcessSupervisor:
         self._launched(supervised)
 
     def start_again(self, child: Child) -> None:
-        """Launch a child that has ended, without a pause; raises ``RegentError``."""
+        """Launch a child that has ended, without a pause.
+
+        Raises ``RegentError``; then a restart that was to come still comes.
+        """
         supervised = next(s for s in self._supervised if s.child is child)
-        supervised.restart_at = None
         child.launch()
+        supervised.restart_at = None
         self._launched(supervised)
 
     def is_running(self, child: Child) -> bool:
@@ -227,8 +239,9 @@ class ProcessSupervisor:
                 key.data()
         self.reap()
         for supervised in self._supervised:
-            if supervised.restart_at is not None and supervised.restart_at <= time.monotonic():
-                self._launch_again(supervised)
+            due = supervised.restart_at
+            if due is not None and due <= time.monotonic() and self._try_to_launch(supervised):
+                self._listener.on_launched_again(supervised.child)
 
     def _on_signals(self) -> None:
         now = time.monotonic()
@@ -273,7 +286,8 @@ class ProcessSupervisor:
         pause_s = self._schedule_restart(supervised) if wanted else None
         self._listener.on_exit(child, status, pause_s)
 
-    def _launch_again(self, supervised: _Supervised) -> None:
+    def _try_to_launch(self, supervised: _Supervised) -> bool:
+        """Launch a child, or schedule the next attempt; return whether it was launched."""
         supervised.restart_at = None
         supervised.launched_at = time.monotonic()
         try:
@@ -281,9 +295,9 @@ class ProcessSupervisor:
         except RegentError as error:
             pause_s = self._schedule_restart(supervised)
             self._listener.on_launch_failed(supervised.child, error, pause_s)
-        else:
-            self._launched(supervised)
-            self._listener.on_launched_again(supervised.child)
+            return False
+        self._launched(supervised)
+        return True
 
     def _schedule_restart(self, supervised: _Supervised) -> float:
         now = time.monotonic()

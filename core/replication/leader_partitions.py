@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, NamedTuple
@@ -45,8 +45,11 @@ from regent.core.topic_validation import INTERNAL_TOPICS
 
 log = logging.getLogger("state.change")
 
+# They limit the request to what the controller's broker accepts.
 MAX_PROPOSALS_AT_ONCE = 10_000
-"""Limits the request to what the controller's broker accepts."""
+MAX_PROPOSED_BYTES: Final = 2 * 1024 * 1024
+_ROW_BYTES: Final = 64  # at most, beside the name of the topic and the members
+_MEMBER_BYTES: Final = 14  # a broker id and a broker epoch
 
 LIMIT_BYTES: Final = 16 * 1024 * 1024
 _COPIED_BYTES: Final = 8 * 1024  # less is copied: it would keep the whole request in memory
@@ -470,9 +473,17 @@ class AlterPartitionManager:
         """
         if self._in_flight is not None or not self._items:
             return None
-        rows = tuple(islice(self._items.values(), MAX_PROPOSALS_AT_ONCE))
+        rows = tuple(self._next_rows())
         self._in_flight = AlterPartitionRequest(broker_id, broker_epoch, rows)
         return self._in_flight
+
+    def _next_rows(self) -> Iterator[AlterPartitionRow]:
+        room = MAX_PROPOSED_BYTES
+        for row in islice(self._items.values(), MAX_PROPOSALS_AT_ONCE):
+            room -= len(row.topic) + _ROW_BYTES + _MEMBER_BYTES * len(row.new_isr)
+            if room < 0:
+                return
+            yield row
 
     def on_response(
         self, request: AlterPartitionRequest, response: AlterPartitionResponse | None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from regent.broker.controlled_shutdown import (
@@ -29,7 +29,7 @@ MOVED = ControlledShutdownResponse(Errors.STALE_CONTROLLER_EPOCH)
 class ScriptedController:
     """Gives scripted answers in sequence."""
 
-    def __init__(self, *answers: ControlledShutdownResponse | RegentError) -> None:
+    def __init__(self, *answers: ControlledShutdownResponse | Exception) -> None:
         self._answers = iter(answers)
         self.asked: list[ControlledShutdownRequest] = []
 
@@ -37,7 +37,7 @@ class ScriptedController:
         """Return the next answer."""
         self.asked.append(message)
         answer = next(self._answers)
-        if isinstance(answer, RegentError):
+        if isinstance(answer, Exception):
             raise answer
         return answer
 
@@ -52,11 +52,12 @@ def leave(
     cluster: MetadataSnapshot,
     abort: threading.Event | None = None,
     connections: Iterator[bool] | None = None,
+    find_controller: Callable[[MetadataSnapshot], ScriptedController] | None = None,
 ) -> tuple[TopicPartition, ...] | None:
     return ask_for_controlled_shutdown(
         lambda: ControlledShutdownRequest(1, 7),
         lambda: cluster,
-        lambda _: controller,
+        find_controller or (lambda _: controller),
         SETTINGS,
         abort or threading.Event(),
         lambda: connections is None or next(connections),
@@ -73,6 +74,21 @@ def test_the_request_is_repeated_after_a_refusal_or_a_timeout():
     controller = ScriptedController(MOVED, RegentError("no answer"), DONE)
     assert leave(controller, cluster_of(0, 1)) == ()
     assert len(controller.asked) == 3
+
+
+def test_an_unexpected_error_of_the_own_controller_counts_as_no_answer():
+    """The logs are closed after it."""
+    controller = ScriptedController(KeyError("payments"), OSError(24, "none left"), DONE)
+    assert leave(controller, cluster_of(0, 1)) == ()
+    assert leave(ScriptedController(*[ZeroDivisionError()] * 3), cluster_of(0, 1)) is None
+
+
+def test_a_controller_that_cannot_be_connected_to_counts_as_one_without_an_answer():
+    def fail(_: MetadataSnapshot) -> ScriptedController:
+        raise OSError(24, "no descriptor is left")
+
+    cluster = cluster_of(0, 1)
+    assert leave(None, cluster, find_controller=fail) is None
 
 
 def test_after_the_last_attempt_the_remaining_partitions_are_returned():

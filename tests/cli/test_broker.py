@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from regent.config.settings_file import load_settings
 from regent.config.tables.logging import LoggingConfig
 from regent.core.setting import ConfigType
 from regent.testing.regent_cluster import START_TIMEOUT_S
-from regent.testing.waits import next_line, scaled
+from regent.testing.waits import eventually, next_line
 from regent.zk.client.login import SECRET_VARIABLE
 
 LOGGERS = ("", "state.change", "pykka")
@@ -134,12 +135,13 @@ class Process:
 
     def request_stop(self):
         print("stop", flush=True)
-        os._exit(0)
 
 
+os._exit = lambda status: print("at once", status, flush=True)
+broker.SAME_SIGNAL_S = 0.0
 signal.pthread_sigmask(signal.SIG_BLOCK, broker._SIGNALS)
 print("ready", flush=True)
-broker._await_signals(Process(), ends_with_terminal=%s)
+broker._await_signals(Process(), ends_with_terminal=%s, supervisor=os.getppid())
 """
 
 
@@ -154,24 +156,47 @@ broker._await_signals(Process(), ends_with_terminal=%s)
 def test_sighup_reads_the_keys_again_unless_the_terminal_was_closed(
     ends_with_terminal: bool, number: signal.Signals, expected: str
 ) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", SIGNALS % ends_with_terminal],
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        assert next_line(process, "it waits for signals", START_TIMEOUT_S) == "ready\n"
+    with waiting_for_signals(ends_with_terminal=ends_with_terminal) as process:
         for _ in range(2):
             process.send_signal(number)
             assert next_line(process, "an answer to the signal", START_TIMEOUT_S) == expected + "\n"
             if expected == "stop":
                 break
-    finally:
+
+
+def test_a_signal_of_the_supervisor_does_not_end_a_broker_at_once_that_is_stopping() -> None:
+    """Systemd may have sent SIGTERM to both of them."""
+    with waiting_for_signals(ends_with_terminal=False) as process:
+        by_somebody_else = ("/bin/kill", "-TERM", str(process.pid))
+        subprocess.run(by_somebody_else, check=True)
+        assert next_line(process, "it stops", START_TIMEOUT_S) == "stop\n"
+        process.send_signal(signal.SIGTERM)
+        eventually(lambda: not has_waiting_signal(process.pid), "the signal is not taken")
+        subprocess.run(by_somebody_else, check=True)
+        assert next_line(process, "it ends", START_TIMEOUT_S) == "at once 130\n"
         process.kill()
-        process.wait(scaled(START_TIMEOUT_S))
         assert process.stdout is not None
-        process.stdout.close()
+        assert process.stdout.read() == ""
+
+
+def has_waiting_signal(pid: int) -> bool:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return any(int(line.split()[1], 16) for line in lines if line.startswith("ShdPnd"))
+
+
+@contextmanager
+def waiting_for_signals(*, ends_with_terminal: bool) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [sys.executable, "-c", SIGNALS % ends_with_terminal],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            assert next_line(process, "it waits for signals", START_TIMEOUT_S) == "ready\n"
+            yield process
+        finally:
+            process.kill()
 
 
 def test_a_broker_has_the_ports_of_the_first_broker_of_a_local_cluster(tmp_path: Path) -> None:

@@ -154,7 +154,8 @@ def test_an_unusable_data_directory_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_number_of_zookeeper_nodes_cannot_change(tmp_path: Path) -> None:
-    (tmp_path / "zookeeper-0").mkdir()
+    for name in ("zookeeper-0", "zookeeper-0.bak", "zookeeper-old", "zookeeper-"):
+        (tmp_path / name).mkdir()
     assert "with --zookeeper-nodes 1: use that" in refusal(
         "--data-dir", tmp_path, "--zookeeper-nodes", 3, "--base-port", 0
     )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from regent.cluster.cluster_file import ClusterFile, listed_processes
+from regent.config.cluster_location import CLUSTER_FILE
 from tests.support.fake_cluster import ADDRESS, FakeCluster, failing, write_cluster_file
 
 
@@ -35,6 +38,19 @@ def test_a_broker_of_another_machine_has_no_process_here(
     assert cluster.run("brokers", "pid", "first", *here).exit_code == 2
     line = failing(cluster.run("brokers", "pid", "0", "--zookeeper", ADDRESS))
     assert line == "broker 0 was not started on this machine; known: none"
+
+
+def test_the_process_id_of_a_broker_that_has_ended_is_not_named(
+    cluster: FakeCluster, data_dir: str, tmp_path: Path
+) -> None:
+    """Another program may have it by now."""
+    file = ClusterFile.read(tmp_path / CLUSTER_FILE)
+    assert file is not None
+    file.brokers[0] = replace(file.brokers[0], ended="ended by SIGKILL", ended_ms=1)
+    file.write()
+    line = failing(cluster.run("brokers", "pid", "0", "--data-dir", data_dir))
+    assert line == "broker 0 does not run: it ended by SIGKILL"
+    assert listed_processes(tmp_path) == [4711]
 
 
 def test_only_a_running_cluster_can_start_brokers(

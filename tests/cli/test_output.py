@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
+import subprocess
 import sys
 
 import pytest
 
-from regent.cli.output import print_json, print_table, quoted
+from regent.cli.output import note, print_json, print_table, quoted
 from regent.client.wording import counted, listed
 
 
@@ -129,3 +131,26 @@ def test_no_value_breaks_a_row_of_a_table(capsys: pytest.CaptureFixture[str]) ->
     print_table(["rack", "hosts"], [("a\nb", ["c\td", "e"])])
 
     assert capsys.readouterr().out.splitlines()[1:] == [r'"a\nb"  "c\td",e']
+
+
+@pytest.mark.parametrize("stream", ["a full disk", "a closed pipe"])
+def test_a_program_that_cannot_print_that_it_is_ready_serves_and_ends_in_order(stream: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    if stream == "a full disk":
+        os.close(writer)
+        writer = os.open("/dev/full", os.O_WRONLY)
+    program = "from regent.cli.output import announce; announce('ready: x'); announce('y')"
+    with os.fdopen(writer) as stdout:
+        ended = subprocess.run(
+            [sys.executable, "-c", program], stdout=stdout, stderr=subprocess.PIPE, check=False
+        )
+    assert (ended.returncode, ended.stderr) == (0, b"")
+
+
+def test_a_note_that_cannot_be_written_fails_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stderr", full)
+        note("nobody can read this")
+        monkeypatch.undo()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())

@@ -23,8 +23,8 @@ from regent.cluster.cluster_plan import BrokerPorts, ClusterPlan
 from regent.cluster.cluster_supervisor import (
     ClusterStartError,
     ClusterSupervisor,
-    read_controller_id,
 )
+from regent.cluster.running_cluster import read_controller_id
 from regent.cluster.supervisor_socket import (
     SOCKET_FILE,
     SupervisorError,
@@ -50,6 +50,7 @@ class Run:
         self.announced: list[str] = []
         self.said: list[str] = []
         self.controller_id: int | None = None
+        self.find_controller: Callable[[], int | None] = lambda: self.controller_id
         self.when_ready: list[Callable[[], None]] = [self.interrupt]
         self.when_said: dict[str, list[Callable[[], None]]] = {}
         self.snapshots: list[Any] = []  # of cluster.json
@@ -61,7 +62,7 @@ class Run:
             self.plan,
             announce=self._on_announced,
             say=self._on_said,
-            find_controller=lambda _: self.controller_id,
+            find_controller=lambda _: self.find_controller(),
             ask_for_brokers=lambda endpoint: self.ask_for_brokers(endpoint),
         )
         guard = threading.Timer(TIMEOUT_S, self._give_up)
@@ -174,6 +175,28 @@ def test_the_brokers_end_one_by_one_with_the_controller_last(a_run: Run) -> None
     a_run.when_ready = [lambda: threading.Thread(target=end).start()]
     assert a_run.run() == 0
     assert a_run.stopped == ["broker-0", "broker-2", "broker-1", "placement-service"]
+
+
+@pytest.mark.parametrize("error", [OSError(24, "none left"), RuntimeError("no thread"), "start"])
+def test_brokers_end_in_order_whatever_happens_to_the_question_who_is_the_controller(
+    a_run: Run, error: Exception | str
+) -> None:
+    def fail() -> None:
+        raise error if isinstance(error, Exception) else ClusterStartError(error)
+
+    a_run.find_controller = fail
+    assert a_run.run() == 0
+    assert a_run.stopped == ["broker-0", "broker-1", "broker-2"]
+
+
+def test_brokers_end_in_order_after_an_unexpected_error_too(a_run: Run) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    a_run.when_ready = [fail]
+    with pytest.raises(ZeroDivisionError):
+        a_run.run()
+    assert a_run.stopped == ["broker-0", "broker-1", "broker-2"]
 
 
 def test_sigterm_ends_a_cluster_in_order_too(a_run: Run) -> None:
@@ -434,6 +457,63 @@ def test_the_error_of_a_broker_that_cannot_start_is_printed_and_no_process_remai
         a_run.run()
     assert not a_run.announced
     assert not (a_run.plan.data_dir / "cluster.json").exists()
+
+
+@pytest.fixture
+def a_restarting_run(a_run: Run) -> Run:
+    a_run.plan = replace(a_run.plan, restart=True, restart_backoff_s=0.01)
+    return a_run
+
+
+@pytest.mark.parametrize("fault", ["fail", "garbage"])
+def test_with_restarts_the_others_serve_and_a_broker_that_cannot_start_is_tried_again(
+    a_restarting_run: Run, fault: str
+) -> None:
+    a_run = a_restarting_run
+    a_run.misbehave("broker-1", fault)
+    a_run.when_ready = [a_run.look, lambda: a_run.misbehave("broker-1", "")]
+    a_run.when_said["broker 1 is ready"] = [a_run.look, a_run.interrupt]
+    assert a_run.run() == 0
+    (line,) = a_run.announced
+    assert line.startswith("ready: 2 of 3 brokers on 127.0.0.1:50000,50020; ")
+    assert [listed(snapshot) for snapshot in a_run.snapshots] == [[0, 2], [0, 1, 2]]
+
+
+def test_with_restarts_a_broker_whose_process_cannot_be_made_is_tried_again(
+    a_restarting_run: Run,
+) -> None:
+    a_run = a_restarting_run
+    in_the_way = a_run.plan.broker_dir(1)
+    in_the_way.write_text("")
+    a_run.when_ready = [in_the_way.unlink]
+    a_run.when_said["broker 1 is ready"] = [a_run.interrupt]
+    assert a_run.run() == 0
+    assert any("broker 1 cannot be started" in line for line in a_run.said)
+
+
+def test_with_restarts_too_a_cluster_without_any_broker_does_not_start(
+    a_restarting_run: Run,
+) -> None:
+    for number in range(3):
+        a_restarting_run.misbehave(f"broker-{number}", "fail")
+    with pytest.raises(ClusterStartError, match=r"^broker . .* status 1: the disk is on fire$"):
+        a_restarting_run.run()
+
+
+def test_with_restarts_a_broker_that_dies_before_it_knows_all_of_them_is_started_again(
+    a_restarting_run: Run,
+) -> None:
+    a_run = a_restarting_run
+    deaths = [lambda: a_run.kill(1)]
+
+    def kill_once(_: str) -> set[int]:
+        while deaths:
+            deaths.pop()()
+        return {0, 1, 2} if any("broker 1" in line for line in a_run.said) else set()
+
+    a_run.ask_for_brokers = kill_once
+    assert a_run.run() == 0
+    assert len(a_run.announced) == 1
 
 
 def test_a_broker_that_sends_garbage_does_not_count_as_ready(a_run: Run) -> None:

@@ -261,6 +261,22 @@ def test_a_child_that_cannot_be_started_at_all_is_an_error(
         processes.start(worker)
 
 
+def test_an_automatic_restart_comes_although_one_on_request_has_failed(
+    processes: ProcessSupervisor, recorder: Recorder, tmp_path: Path, death_pipe: DeathPipe
+) -> None:
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\nrm $0; exit 1\n")
+    program.chmod(0o755)
+    worker = ChildProcess(
+        "worker", lambda: [str(program)], output=tmp_path / "out", death_pipe=death_pipe
+    )
+    processes.start(worker, Restart.ON_FAILURE, Backoff(first_s=0.05))
+    assert ended(processes, worker)
+    with pytest.raises(ChildStartError):
+        processes.start_again(worker)
+    assert processes.wait(lambda: bool(recorder.failed_launches), TIMEOUT_S)
+
+
 def test_the_pause_before_a_restart_doubles_until_one_lives_long_enough() -> None:
     backoff = Backoff()
     assert [backoff.pause_s(lived_s=0.0) for _ in range(7)] == [1, 2, 4, 8, 16, 30, 30]

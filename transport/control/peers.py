@@ -153,11 +153,14 @@ class _Question(NamedTuple):
 class _OurEnd:
     """The socket of a connection, which belongs to ZeroMQ. Raises ``OSError`` if it is closed.
 
-    ``peer_name`` is None if the peer had left already.
+    ``peer_name`` is None if the peer had left already. ``number`` is that of the last answer to a
+    question before it was noted: its own has a greater one, and that of a connection which had its
+    descriptor before has not.
     """
 
-    def __init__(self, descriptor: int, *, has_left: bool = False) -> None:
+    def __init__(self, descriptor: int, number: int, *, has_left: bool = False) -> None:
         self.descriptor = descriptor
+        self.number = number
         self.peer_name: object = None
         self.looked_at_bytes = 0  # that were not read when ``growth`` was last called
         if not has_left:
@@ -257,6 +260,7 @@ class Peers:
         self._unknown: list[_Question] = []  # about keys that must be read again
         self._asked: list[_Question] = []  # those whose keys are being read now
         self._is_read = threading.Event()
+        self._answers = 0  # to questions
         self._admitted: set[str] = set()  # keys
         self._strangers: dict[int, _OurEnd] = {}  # by descriptor; they have sent no message yet
         self._silent = 0  # how many strangers have proved a key
@@ -506,7 +510,8 @@ class Peers:
         return UnknownKeyError(f"{question.address}: {question.key}")
 
     def _answer(self, question: _Question, status: bytes) -> None:
-        user_id = question.key.encode() if status == _WELCOME else b""
+        self._answers += 1
+        user_id = f"{question.key} {self._answers}".encode() if status == _WELCOME else b""
         frames = (_ZAP_VERSION, question.request_id, status, b"", user_id, b"")
         self._questions.send_multipart((question.route, b"", *frames))
 
@@ -516,7 +521,7 @@ class Peers:
 
     def _on_event(self, event: int, descriptor: int, *, has_left: bool) -> PeerError | None:
         if event == zmq.EVENT_ACCEPTED:
-            return self._on_accepted(_OurEnd(descriptor, has_left=has_left))
+            return self._on_accepted(_OurEnd(descriptor, self._answers, has_left=has_left))
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self._silent += 1
         elif event & _FAILED_HANDSHAKES:
@@ -577,12 +582,13 @@ class Peers:
 
     def _connect(self, route: bytes, received: ReceivedFrames) -> _Connection:
         """Note the key of a connection at its first message."""
-        key = str(received.last.get("User-Id"))
-        end = None
+        key, number = str(received.last.get("User-Id")).split()
         with suppress(zmq.ZMQError):
             descriptor = int(received.last.get(zmq.SRCFD))
-            end = self._strangers.pop(descriptor, None)  # None also if the connection has ended
-            if end is not None:
+            end = self._strangers.get(descriptor)
+            # Else the connection has ended, and perhaps another one has the descriptor.
+            if end is not None and end.number < int(number):
+                del self._strangers[descriptor]
                 self._silent = max(0, self._silent - 1)
                 self._let_in_keys[key] -= 1
                 self._let_in_keys += Counter()
@@ -591,4 +597,4 @@ class Peers:
                 is_surplus = self._of_key[key] > _MAX_OF_KEY
                 self._connections[route] = _Connection(key, end, is_surplus=is_surplus)
                 return self._connections[route]
-        return _Connection(key, end)
+        return _Connection(key, None)

@@ -407,8 +407,8 @@ class Acceptor:
     def _check_keys(self) -> None:
         """Look each minute whether the files of the keys have changed."""
         if self._handshakes is not None and not self._is_ending:
-            self.read_keys_again()
             self._loop.call_later(_KEYS_CHECK_S, self._check_keys)
+            self.read_keys_again()
 
     def read_keys_again(self) -> None:
         """Take changed files of keys into use."""

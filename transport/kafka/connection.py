@@ -1,9 +1,8 @@
 """One client connection: requests are handled and answered in sequence.
 
-It works on the socket itself and not through an asyncio transport, which would copy what is
-received and cannot put a file between two pieces of memory. ``ChannelState`` says what a
-connection waits for. ``listener_loop`` shares the time between connections. Mirrors
-``kafka.network.Processor``.
+It works on the socket itself: an asyncio transport would copy what is received, and cannot put a
+file between two pieces of memory. ``ChannelState`` says what a connection waits for.
+``listener_loop`` shares the time between connections. Mirrors ``kafka.network.Processor``.
 """
 
 from __future__ import annotations
@@ -179,8 +178,8 @@ class KafkaConnection:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the client could send a request, and does not."""
-        return not self._under_way and not self._outgoing.size and self._unmuting is None
+        """Whether it waits for its client alone: for a request, or until it reads a response."""
+        return self._outgoing.size > 0 or (not self._under_way and self._unmuting is None)
 
     def end(self) -> None:
         """Accept no more requests, and close when those in progress are answered."""
@@ -266,7 +265,7 @@ class KafkaConnection:
         self._parts.metrics.bytes_in += count
         self._received += count
         self._frames.received(count)
-        self._arrived_at = _clock()
+        self.last_active = self._arrived_at = _clock()
         self._continue(self._arrived_at)
 
     def _on_ready(self) -> None:
@@ -548,8 +547,9 @@ class KafkaConnection:
 
     def _send_answers(self) -> None:
         self._collect_answers()
-        if self._outgoing.size:
-            self._parts.metrics.bytes_out += self._outgoing.send()
+        if self._outgoing.size and (sent := self._outgoing.send()):
+            self._parts.metrics.bytes_out += sent
+            self.last_active = _clock()
         if self._unsent:
             self._note_sent()
 

@@ -8,6 +8,7 @@ keeps nobody out: when there are too many, one of the address with the most of t
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import ssl
 from collections import Counter
@@ -24,6 +25,8 @@ from regent.transport.kafka.tls_stream import close_refused, has_left
 
 if TYPE_CHECKING:  # it reads certificates with a library that listeners without TLS do not load
     from regent.transport.kafka.tls import ServerTls
+
+logger = logging.getLogger(__name__)
 
 MAX_HANDSHAKES: Final = 64
 TIMEOUT_S: Final = 10.0
@@ -103,7 +106,10 @@ class Handshakes:
 
     def read_keys_again(self) -> None:
         """Take changed files into use, on another thread."""
-        self._threads.submit(self._tls.reload_if_changed)
+        try:
+            self._threads.submit(self._tls.reload_if_changed)
+        except RuntimeError as error:
+            logger.warning("nobody looks whether the keys of TLS have changed: %s", error)
 
     def close(self) -> None:
         """Give all up."""
@@ -114,11 +120,24 @@ class Handshakes:
     def _advance(self, handshake: Handshake) -> None:
         """Calculate with what has come."""
         self._unwatch(handshake)
-        handshake.step = self._threads.submit(self._step, handshake)
-        handshake.step.add_done_callback(lambda done: self._report(handshake, done))
+        # Not that of ``submit``, which may fail when it has queued the step already.
+        step = handshake.step = Future()
+        step.add_done_callback(lambda done: self._report(handshake, done))
+        try:
+            self._threads.submit(self._take_step, handshake, step)
+        except RuntimeError as error:  # no thread can be started
+            self.give_up(handshake, Closed.FAILED, str(error))
+
+    def _take_step(self, handshake: Handshake, step: Future[KafkaPrincipal]) -> None:
+        """Take one step, on a thread of the pool."""
+        if not step.set_running_or_notify_cancel():
+            return
+        try:
+            step.set_result(self._step(handshake))
+        except Exception as error:  # noqa: BLE001  ``_on_step`` handles it
+            step.set_exception(error)
 
     def _step(self, handshake: Handshake) -> KafkaPrincipal:
-        """Take one step, on a thread of the pool."""
         if not isinstance(handshake.sock, ssl.SSLSocket):
             handshake.sock = self._tls.wrap(handshake.sock)
         handshake.sock.do_handshake()

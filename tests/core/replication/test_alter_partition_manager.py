@@ -13,6 +13,8 @@ from regent.core.protocol.controller import (
 )
 from regent.core.replication import leader_partitions
 from regent.core.replication.leader_partitions import AlterPartitionManager
+from regent.core.topic_validation import MAX_NAME_LENGTH
+from regent.transport.control.codec import encode_request
 from tests.core.replication.stage import T0, accepted, refused
 
 
@@ -62,6 +64,28 @@ def test_a_request_has_at_most_as_many_proposals_as_the_controller_accepts(
     assert first.partitions == (row(0), row(1))
     manager.on_response(first, respond(accepted(row(0)), accepted(row(1))))
     assert send(manager).partitions == (row(2),)
+
+
+def test_proposals_for_topics_with_long_names_are_divided_so_that_each_request_can_be_sent(
+    manager: AlterPartitionManager,
+) -> None:
+    largest, longest = 2**31 - 1, 2**63 - 1
+    rows = [
+        AlterPartitionRow(
+            *("t" * MAX_NAME_LENGTH, largest - number, "i" * 22, largest),
+            *((largest,) * members, (longest,) * members, 1, largest),
+        )
+        for number, members in enumerate([1, 3, 40] * 3_334)
+    ]
+    for proposal in rows:
+        manager.submit(proposal)
+    sent: list[AlterPartitionRow] = []
+    while len(manager):
+        request = send(manager)
+        encode_request(request)
+        sent += request.partitions
+        manager.on_response(request, respond(*map(accepted, request.partitions)))
+    assert sent == rows
 
 
 def test_a_proposal_made_meanwhile_is_sent_after_the_answer(  # ISR-19

@@ -8,6 +8,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
@@ -28,7 +29,7 @@ from regent.transport.control.client import (
     RequestFailedError,
 )
 from regent.transport.control.key_files import KeyPair, new_key_pair
-from regent.transport.control.peers import PeerError, Peers, TooManyPeersError
+from regent.transport.control.peers import Message, PeerError, Peers, TooManyPeersError
 from regent.transport.control.rejections import Rejection
 from regent.transport.control.server import IncomingRequest
 from regent.transport.control.sockets import (
@@ -44,6 +45,7 @@ from regent.transport.descriptors import Descriptors
 from tests.support.keys import EVERYBODY_OPERATES, KEYS, Everybody
 from tests.support.tcp_proxy import TcpProxy
 from tests.transport.control.conftest import Connect, Serve
+from tests.transport.control.curve_peer import CurvePeer
 from tests.transport.control.raw_peer import (
     READY,
     STATUS,
@@ -515,6 +517,51 @@ def test_the_oldest_peer_without_a_key_is_closed_when_descriptors_are_scarce() -
         strangers[-1].setblocking(False)
         with suppress(BlockingIOError):
             assert strangers[-1].recv(100), "this one is still waited for"
+
+
+def test_a_late_message_of_who_had_its_descriptor_before_is_not_taken_for_that_of_a_new_peer() -> (
+    None
+):
+    first, second = new_key_pair(), new_key_pair()
+    known = Known(first=first.public, second=second.public)
+    listening = Peers(KEYS, known, "tcp://127.0.0.1:0", 1000)
+    endpoint = keyed_endpoint(listening.endpoint, KEYS.public)
+
+    def strangers() -> list[int]:
+        assert not listening.take_events()
+        return list(listening._strangers)
+
+    def connected(keys: KeyPair, threads: ThreadPoolExecutor) -> CurvePeer:
+        peer = threads.submit(CurvePeer, endpoint, keys)
+        eventually(lambda: strangers() and peer.done(), "it is not let in")
+        return peer.result()
+
+    def next_message() -> Message:
+        received: list[Message | None] = []
+        eventually(lambda: received.append(listening.receive()) or received[-1], "no message")
+        assert received[-1] is not None
+        return received[-1]
+
+    with ExitStack() as stack:
+        stack.callback(listening.close)
+        threads = stack.enter_context(ThreadPoolExecutor(1))
+        former = connected(first, threads)
+        descriptors = strangers()
+        former.socket.sendall(former.message(b"former"))
+        former.socket.close()
+        eventually(lambda: not strangers(), "it stays")
+        present = connected(second, threads)
+        stack.callback(present.socket.close)
+        assert strangers() == descriptors
+        assert next_message().peer == known.peer(first.public)
+        listening.end_connections(KeyOwner.named("first"))
+        for _ in range(2):
+            present.socket.sendall(present.message(b"present"))
+            message = next_message()
+            assert message.peer == known.peer(second.public)
+            assert message.frames == [b"present"]
+        listening.end_connections(KeyOwner.named("second"))
+        assert present.socket.recv(1000) == b"", "who it belongs to is known"
 
 
 class Questions:

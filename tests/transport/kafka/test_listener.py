@@ -39,6 +39,8 @@ from tests.transport.kafka.conftest import Listen
 from tests.transport.kafka.raw_client import METADATA, WAIT_S, Desk, RawClient, request_bytes
 from tests.transport.kafka.wire import read
 
+MIB = 1024 * 1024
+
 
 @contextmanager
 def few_descriptors() -> Iterator[None]:
@@ -407,6 +409,38 @@ def test_idle_connections_are_closed_and_waiting_ones_are_not(listen: Listen):
         assert waiting.answer() == (1, b"a long poll")
         assert waiting.is_closed()
     assert +listener.metrics.closed == {Closed.IDLE: 3}
+
+
+def test_a_client_that_does_not_read_its_response_is_closed_as_idle(listen: Listen):
+    desk = Desk()
+    listener = listen(desk.apis, KafkaLimits(connections_max_idle_ms=100))
+    with RawClient(listener) as client:
+        client.send(request_bytes(b"much") + request_bytes(b"next"))
+        assert {desk.next_begun(), desk.next_begun()} == {b"much", b"next"}
+        desk.answer(b"much", bytes(64 * MIB))
+        eventually(lambda: listener.metrics.closed[Closed.IDLE] == 1, "the connection stays")
+    assert desk.given_up.get(timeout=WAIT_S) == b"next"
+
+
+def test_a_client_that_sends_and_reads_slowly_is_not_idle(listen: Listen):
+    desk, idle_s = Desk(), scaled(0.3)
+    listener = listen(desk.apis, KafkaLimits(connections_max_idle_ms=round(idle_s * 1000)))
+    request, pause_s = request_bytes(b"x"), idle_s / 10
+    with RawClient(listener) as client:
+        for byte in request:
+            client.send(bytes([byte]))
+            time.sleep(pause_s)
+        desk.answer(desk.next_begun(), bytes(16 * MIB))
+        unread = 8 + 16 * MIB
+        while unread:
+            some = MIB if unread % MIB == 0 else unread % MIB
+            while some:
+                got = len(client.socket.recv(some))
+                assert got, "it is closed"
+                some, unread = some - got, unread - got
+            time.sleep(pause_s)
+        assert client.ask(b"now") == b"now"
+    assert not listener.metrics.closed[Closed.IDLE]
 
 
 def test_a_flooding_client_does_not_starve_other_clients(listen: Listen):

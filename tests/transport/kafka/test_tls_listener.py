@@ -10,9 +10,11 @@ import ssl
 import struct
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 import aiokafka
 import pytest
@@ -24,6 +26,7 @@ from kafka import KafkaConsumer, KafkaProducer
 from regent.core.security.session import ANONYMOUS, KafkaPrincipal
 from regent.storage.log_manager import LogManager
 from regent.testing.waits import eventually, scaled
+from regent.transport.kafka import acceptor, handshakes
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaRequest
 from regent.transport.kafka.handshakes import MAX_HANDSHAKES
 from regent.transport.kafka.limits import KafkaLimits
@@ -340,6 +343,53 @@ def test_handshakes_that_were_given_up_are_not_calculated(listen: Listen, author
         with TlsClient(listener, authority.client_context()) as client:
             assert client.ask(b"now") == b"now"
         assert tls.begun <= MAX_HANDSHAKES + 3
+
+
+@contextmanager
+def no_new_thread() -> Iterator[list[object]]:
+    """Let executors queue what they are given, and start no thread; those that tried are noted."""
+    tried: list[object] = []
+
+    def fail(executor: object) -> NoReturn:
+        tried.append(executor)
+        raise RuntimeError("can't start new thread")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ThreadPoolExecutor, "_adjust_thread_count", fail)
+        yield tried
+
+
+def test_a_client_for_whose_handshake_there_is_no_thread_is_closed_at_once(
+    listen: Listen, authority: Authority, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(handshakes, "TIMEOUT_S", 10 * WAIT_S)
+    listener = listen(Desk().apis, tls=ServerTls(authority.config()))
+    with no_new_thread(), pytest.raises((OSError, EOFError)):
+        TlsClient(listener, authority.client_context())
+    eventually(lambda: listener.metrics.closed[Closed.FAILED] == 1, "it is counted")
+    with TlsClient(listener, authority.client_context()) as client:
+        assert client.ask(b"now") == b"now"
+
+
+class CountingTls(ServerTls):
+    """Counts the looks at its files."""
+
+    looks = 0
+
+    def reload_if_changed(self) -> bool:
+        self.looks += 1
+        return False
+
+
+def test_the_files_of_keys_are_looked_at_again_after_there_was_no_thread_for_it(
+    listen: Listen, authority: Authority, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(acceptor, "_KEYS_CHECK_S", 0.01)
+    tls = CountingTls(authority.config())
+    with no_new_thread() as tried:
+        listen(Desk().apis, tls=tls)
+        eventually(lambda: tried, "it has looked for a thread")
+    eventually(lambda: tls.looks, "nobody looks")
 
 
 def test_silent_clients_of_one_address_do_not_displace_those_of_another(
