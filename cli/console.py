@@ -93,7 +93,9 @@ def console(
         cluster = without_zookeeper(cluster)
     else:
         cluster.bootstrap = ()
-    _ = cluster.zookeeper_address  # a command without a cluster ends here
+    address = cluster.zookeeper_address  # a command without a cluster ends here
+    if not cluster.bootstrap:
+        _check(address)
     with _listening(port, listening_fd) as listening:
         token = new_token() if token_file is None else read_private(token_file, "a token").decode()
         own_port = listening.getsockname()[1]
@@ -107,6 +109,15 @@ def console(
         click.echo(f"ready: {address_with(token, own_port)}")
         sys.stdout.flush()
         server.run(sockets=[listening])
+
+
+def _check(address: str) -> None:
+    from regent.zk.client.zookeeper_client import check_address
+
+    try:
+        check_address(address)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
 
 
 def _is_named_by_brokers(cluster: Cluster) -> bool:

@@ -61,7 +61,9 @@ def _moment(_context: object, _option: object, text: str | None) -> int | None:
     is_flag=True,
     help=f"Show the last {_CONTEXT} events, then new ones as they happen, until Ctrl-C.",
 )
-@click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N events.")
+@click.option(
+    "--tail", type=click.IntRange(0, sys.maxsize), metavar="N", help="Only the last N events."
+)
 @click.option(
     "--since",
     "since_ms",

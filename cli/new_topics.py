@@ -14,7 +14,8 @@ from regent.core.model import MAX_BROKER_ID, BrokerId
 from regent.core.protocol.messages.topics import CreatableTopic, CreatableTopicConfig
 from regent.core.setting import text_of
 
-_NUMBERS: Final = ("partitions", "replication_factor")
+_MOST: Final = {"partitions": 2**31 - 1, "replication_factor": 2**15 - 1}
+_NUMBERS: Final = tuple(_MOST)
 _KEYS: Final = ("topic", *_NUMBERS, "config")
 
 
@@ -101,7 +102,7 @@ def _entry_problems(entry: object) -> list[str]:
             problems.append(f"{key} is missing")
         elif not isinstance(value, kind) or isinstance(value, bool):
             problems.append(f"{key} must be {name}, not {_shown(value)}")
-    problems += [] if problems else not_positive(**{key: entry[key] for key in _NUMBERS})
+    problems += [] if problems else out_of_range(**{key: entry[key] for key in _NUMBERS})
     if isinstance(config, dict):
         problems += [
             f"config {setting} must be a string, a number or a boolean, not {_shown(value)}"
@@ -111,9 +112,14 @@ def _entry_problems(entry: object) -> list[str]:
     return problems
 
 
-def not_positive(**numbers: int) -> list[str]:
-    """Return a problem for each number that is not positive: -1 would mean the default."""
-    return [f"{key} must be at least 1, not {n}" for key, n in numbers.items() if n <= 0]
+def out_of_range(**numbers: int) -> list[str]:
+    """Return a problem for each number that no request can have; -1 would mean the default."""
+    limits = [(key, n, _MOST[key]) for key, n in numbers.items()]
+    return [
+        f"{key} must be at least 1, not {n}" if n <= 0 else f"{key} must be at most {most}, not {n}"
+        for key, n, most in limits
+        if not 0 < n <= most
+    ]
 
 
 def _creatable(entry: Mapping[str, Any]) -> CreatableTopic:

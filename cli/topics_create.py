@@ -11,7 +11,7 @@ import click
 
 from regent.cli.new_topics import (
     new_configs,
-    not_positive,
+    out_of_range,
     parse_config,
     parse_replica_assignment,
     parse_topics_file,
@@ -30,7 +30,7 @@ from regent.client.topics import (
     slices,
 )
 from regent.client.wording import counted
-from regent.core.errors import Errors
+from regent.core.errors import Errors, RegentError
 from regent.core.protocol.messages.topics import (
     UNSET,
     CreatableReplicaAssignment,
@@ -140,7 +140,7 @@ def _wanted_topics(
     if replica_assignment is None:
         numbers = {"partitions": partitions, "replication_factor": replication_factor}
         given = {key: number for key, number in numbers.items() if number is not None}
-        problems = not_positive(**given)
+        problems = out_of_range(**given)
         if problems:
             raise TopicsRefusedError([f"topic {name}: {problem}" for problem in problems])
         count, factor = (given.get(key, UNSET) for key in numbers)
@@ -186,11 +186,16 @@ def _create(
     waiting.say(f"creating {counted(len(topics), 'topic')}")
     results: list[CreatableTopicResult] = []
     topics = sorted(topics, key=lambda topic: topic.name)
-    for response in client.create(
-        topics, placement, all_or_none=not is_sliced, await_service=await_service
-    ):
-        results += response.topics
-        waiting.say(f"creating topics: {len(results)} of {len(topics)}")
+    try:
+        for response in client.create(
+            topics, placement, all_or_none=not is_sliced, await_service=await_service
+        ):
+            results += response.topics
+            waiting.say(f"creating topics: {len(results)} of {len(topics)}")
+    except RegentError as error:
+        if not results:
+            raise
+        results += _untold(topics[len(results) :], error)
     existing = _existing(results) if if_not_exists else set()
     results = [row for row in results if row.name not in existing]
     tried = [row for row in results if row.error_code != Errors.OPERATION_NOT_ATTEMPTED]
@@ -198,6 +203,18 @@ def _create(
         return tried
     rest = [topic for topic in topics if topic.name not in existing]
     return _create(client, rest, placement, await_service, waiting, if_not_exists=if_not_exists)
+
+
+def _untold(topics: Sequence[CreatableTopic], error: RegentError) -> list[CreatableTopicResult]:
+    """Return results for the slices after those whose results are known."""
+    return [
+        CreatableTopicResult(
+            name=topic.name,
+            error_code=Errors.BROKER_NOT_AVAILABLE,
+            error_message=f"topic {topic.name} may not be created: {error}",
+        )
+        for topic in topics
+    ]
 
 
 def _existing(results: Iterable[CreatableTopicResult]) -> set[str]:

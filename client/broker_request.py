@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from contextlib import closing
 from typing import Final, TypeVar
 
@@ -48,9 +49,14 @@ def ask_broker(
     """Send a request in a version of an API, over a new connection; return the broker's answer.
 
     Raises ``NoAnswerError``, ``NotConnectedError`` if nothing was sent, and ``RegentError`` if the
-    broker does not log us in.
+    broker does not log us in, or a number does not fit into the request.
     """
     is_flexible = api[1] >= FIRST_FLEXIBLE_VERSION[api[0]]
+    try:
+        body = encoded(request, api[1], is_flexible=is_flexible)
+    except (struct.error, OverflowError):
+        kind = type(request).__name__
+        raise RegentError(f"a number does not fit into a {kind} of Kafka's protocol") from None
     connection = BrokerConnection(
         tcp_endpoint(broker.host, broker.port),
         client_id=_CLIENT_ID,
@@ -59,7 +65,6 @@ def ask_broker(
     )
     with closing(connection):
         try:
-            body = encoded(request, api[1], is_flexible=is_flexible)
             received = connection.exchange(*api, body, timeout_ms=round(timeout_s * 1000))
             return decoded(answer, received, api[1], is_flexible=is_flexible)
         except PeerUnreachableError as error:

@@ -366,8 +366,16 @@ def perform(cluster: Cluster, name: str, fields: Fields) -> str:
     return done
 
 
+def _user() -> str:
+    """Return the name of who runs the console; in a container, a user may have a number only."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
 def _note(cluster: Cluster, name: str, target: str, result: str) -> None:
-    user = getpass.getuser()
+    user = _user()
     logger.warning("%s of %r by %s: %s", name, target, user, result)
     if cluster.data_dir is None:
         return

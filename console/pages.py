@@ -212,11 +212,19 @@ def _partitions(look: PageLook) -> Parts:
     return {"legend": render("legend.html", view=look.view, topics=len(rows)), **rows}
 
 
+def _absent(look: PageLook, what: str) -> RegentError:
+    """Return the error that this does not exist, or that nobody knows it yet."""
+    if look.view.table.at_ms:
+        return PageNotFoundError(f"there is no {what}")
+    why = look.view.problem or "the partitions are being read"
+    return RegentError(f"whether there is a {what} is not known yet: {why}; load the page again")
+
+
 def _partition(look: PageLook) -> Parts:
     at = _asked_partition(look)
     found = next((p for p in look.view.table.partitions if p.topic_partition == at), None)
     if found is None:
-        raise PageNotFoundError(f"there is no partition {at}")
+        raise _absent(look, f"partition {at}")
     questions = _questions(look)
     beliefs, changes = questions.beliefs(at), history(look.view, at)
     problem = ""
@@ -298,7 +306,7 @@ def _topic(look: PageLook) -> Parts:
     name = look.arguments.get("name", "")
     partitions = look.view.table.by_topic.get(name)
     if partitions is None:
-        raise PageNotFoundError(f"there is no topic {name!r}")
+        raise _absent(look, f"topic {name!r}")
     questions = _questions(look)
     sizes, settings = questions.sizes({name: partitions}), questions.settings(name)
     return {
@@ -317,7 +325,7 @@ def _topic(look: PageLook) -> Parts:
 def _records(look: PageLook) -> Parts:
     at, given = _asked_partition(look), look.arguments
     if not any(p.topic_partition == at for p in look.view.table.by_topic.get(at.topic, ())):
-        raise PageNotFoundError(f"there is no partition {at}")
+        raise _absent(look, f"partition {at}")
     query = RecordQuery(
         at,
         _one_of(STARTS, given.get("start", "")),

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
-import orjson
 from confluent_kafka import (
     TIMESTAMP_NOT_AVAILABLE,
     Consumer,
@@ -26,6 +25,7 @@ from confluent_kafka import TopicPartition as Position
 from regent.client.cluster_connection import Cluster, client_settings
 from regent.config.moments import parse_moment
 from regent.console.form_numbers import MAX_OFFSET, MAX_PARTITION, number_in
+from regent.console.reports import indented_json
 from regent.core.errors import RegentError
 from regent.core.model import TopicPartition
 
@@ -211,7 +211,10 @@ def _shown(message: Message, form: str) -> ShownRecord:
 
 
 def shown_bytes(data: str | bytes | None, form: str, limit: int) -> ShownBytes | None:
-    """Return bytes in a form of ``FORMS``, at most ``limit`` of them; what is no JSON is text."""
+    """Return bytes in a form of ``FORMS``, at most ``limit`` of them.
+
+    What ``indented_json`` does not take is text.
+    """
     if data is None:
         return None
     data = _bytes(data)
@@ -219,11 +222,9 @@ def shown_bytes(data: str | bytes | None, form: str, limit: int) -> ShownBytes |
     if form == "hex":
         return ShownBytes(_hex(part), len(data), is_cut)
     if form == "JSON" and not is_cut:
-        try:
-            pretty = orjson.dumps(orjson.loads(data), option=orjson.OPT_INDENT_2)
-            return ShownBytes(pretty.decode(), len(data), is_cut=False)
-        except orjson.JSONDecodeError:
-            pass
+        pretty = indented_json(data)
+        if pretty is not None:
+            return ShownBytes(pretty, len(data), is_cut=False)
     text = part.decode(errors="backslashreplace")
     shown = (
         c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text

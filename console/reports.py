@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -56,12 +57,18 @@ def find_reports(folder: Path) -> list[FoundReport]:
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
-                if entry.name.endswith(_KINDS) and entry.is_file(follow_symlinks=False):
+                is_report = entry.name.endswith(_KINDS) and _is_text(entry.name)
+                if is_report and entry.is_file(follow_symlinks=False):
                     stat = entry.stat(follow_symlinks=False)
                     found.append(FoundReport(entry.name, stat.st_mtime * 1000, stat.st_size))
     except OSError:
         return []
     return sorted(found, key=lambda report: (-report.at_ms, report.name))[:_MAX_REPORTS]
+
+
+def _is_text(name: str) -> bool:
+    """Whether a page can have this name: one that is not UTF-8 has half characters."""
+    return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
 def read_report(folder: Path | None, name: str) -> bytes:
@@ -81,10 +88,43 @@ def read_report(folder: Path | None, name: str) -> bytes:
         raise ReportError(f"the report cannot be read: {error.strerror}") from None
 
 
+def indented_json(content: bytes) -> str | None:
+    """Return JSON with a line for each value; None: it is none, or values would change by that.
+
+    These are keys that are there twice, numbers that no float is, and half characters.
+    """
+    try:
+        values = json.loads(
+            content, object_pairs_hook=_unique, parse_float=_exact, parse_constant=_refused
+        )
+        text = json.dumps(values, indent=2, ensure_ascii=False)
+        text.encode()
+    except (ValueError, ArithmeticError, RecursionError):
+        return None
+    return text
+
+
+def _unique(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key is there twice")
+    return found
+
+
+def _exact(text: str) -> float:
+    number = float(text)
+    if Decimal(text) != Decimal(repr(number)):
+        raise ValueError("no float is this number")
+    return number
+
+
+def _refused(text: str) -> None:
+    raise ValueError(f"{text} is not JSON")
+
+
 def json_lines(content: bytes) -> str:
     """Return a report in JSON with a line for each value, cut if it is long."""
-    try:
-        text = json.dumps(json.loads(content), indent=2, ensure_ascii=False)
-    except (ValueError, RecursionError):
+    text = indented_json(content)
+    if text is None:
         text = content.decode(errors="replace")
     return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}\n… (cut)"

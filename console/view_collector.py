@@ -204,6 +204,10 @@ class ViewCollector:
             except (RegentError, OSError) as error:
                 self._publish_problem(str(error))
                 self._end.wait(_RETRY_S)
+            except Exception as error:  # the others go on, and this one may recover
+                logger.exception("%s failed", threading.current_thread().name)
+                self._publish_problem(f"the console failed: {type(error).__name__}: {error}")
+                self._end.wait(_RETRY_S)
 
     def _publish_problem(self, problem: str) -> None:
         address = self.view.zookeeper

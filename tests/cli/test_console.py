@@ -54,3 +54,12 @@ def test_the_cluster_is_found_by_zookeeper_if_it_is_known_and_by_brokers_if_they
     (found,) = shown
     assert found.zookeeper_address == zookeeper
     assert len(found.bootstrap) == brokers
+
+
+def test_an_address_that_is_none_is_refused_before_the_console_listens(
+    cluster: FakeCluster, shown: list[Cluster]
+) -> None:
+    result = cluster.run("console", "--port", "0", "--zookeeper", "zk1:notaport")
+    assert result.exit_code == 2
+    assert "'zk1:notaport'" in result.stderr
+    assert shown == []

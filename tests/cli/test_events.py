@@ -304,6 +304,11 @@ def test_without_any_journal_the_command_fails(cluster: FakeCluster) -> None:
     assert "no broker 7 is registered" in failing(cluster.run(*where))
 
 
+def test_a_number_of_events_that_no_list_can_have_is_a_usage_error(tmp_path: Path) -> None:
+    append(tmp_path, 0, event(1))
+    assert events(tmp_path, "--tail", "9" * 20).exit_code == 2
+
+
 def test_what_another_machine_tells_does_not_control_the_terminal(
     cluster: FakeCluster, far: Path
 ) -> None:

@@ -129,6 +129,11 @@ def test_a_principal_has_a_type_and_a_name(cluster: FakeCluster):
         assert "must be TYPE:NAME" in result.stderr
 
 
+def test_a_time_that_no_request_can_have_is_one_line(port: TokenPort):
+    result = port.cluster.run("tokens", "create", "--max-life-time-period", "9" * 20)
+    assert "a number does not fit into a CreateDelegationTokenRequest" in failing(result)
+
+
 def test_no_option_takes_a_password(cluster: FakeCluster):
     for command in ("renew", "expire", "create"):
         assert "--hmac" not in cluster.run("tokens", command, "--help").stdout

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from regent.core.protocol.messages.topics import CreateTopicsRequest
+from regent.core.protocol.topics import TopicsRequest, TopicsResponse
 from regent.zk.znodes import ConfigEntityZNode
 from tests.support.fake_cluster import (
     FakeCluster,
@@ -159,6 +160,45 @@ def test_one_invalid_topic_of_a_file_prevents_all_writes(
     assert local.writes == before
 
 
+def test_numbers_of_a_file_that_no_request_can_have_are_named(
+    local: FakeCluster, tmp_path: Path
+) -> None:
+    file = tmp_path / "topics.json"
+    row = {"topic": "t", "partitions": 3_000_000_000, "replication_factor": 40_000}
+    file.write_text(json.dumps([row]))
+    result = local.run("topics", "create", "--from-file", str(file))
+    assert [line.partition("(t): ")[2] for line in result.stderr.splitlines()] == [
+        "partitions must be at most 2147483647, not 3000000000",
+        "replication_factor must be at most 32767, not 40000",
+    ]
+
+
+def test_what_was_created_before_brokers_fell_silent_is_told(
+    local: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("regent.client.topics._MAX_SLICE_TOPICS", 1)
+    decide, created = local.decide, []
+
+    def decide_one(request: TopicsRequest) -> TopicsResponse | None:
+        if isinstance(request, CreateTopicsRequest) and not request.validate_only:
+            created.append(request)
+        return decide(request) if len(created) < 2 else None
+
+    monkeypatch.setattr(local, "decide", decide_one)
+    file = tmp_path / "topics.json"
+    rows = [{"topic": name, "partitions": 1, "replication_factor": 1} for name in "abc"]
+    file.write_text(json.dumps(rows))
+    create = ("topics", "create", "--timeout-ms", "500", "--from-file", str(file))
+    result = local.run(*create)
+    assert result.exit_code == 1
+    assert result.stdout == "Created topic a (1 partition, replication factor 1).\n"
+    told = [line.removeprefix("regent: ") for line in result.stderr.splitlines()]
+    assert [line[: len("topic b may not be created")] for line in told[-2:]] == [
+        "topic b may not be created",
+        "topic c may not be created",
+    ]
+
+
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
@@ -168,6 +208,8 @@ def test_one_invalid_topic_of_a_file_prevents_all_writes(
             "larger than the 3 available brokers",
         ),
         (("t", "--partitions", "-1", "--replication-factor", "1"), "partitions must be at least 1"),
+        (("t", "--partitions", "3000000000"), "partitions must be at most 2147483647"),
+        (("t", "--replication-factor", "40000"), "replication_factor must be at most 32767"),
         (("t", "--replica-assignment", "0:1,0"), "partition 1 has 1 replicas"),
         (("t", "--replica-assignment", "0:7"), "broker 7 is not registered"),
         (("a b", "--partitions", "1", "--replication-factor", "1"), "other characters"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -134,6 +135,42 @@ def test_values_have_three_forms_and_are_cut_with_their_size() -> None:
     assert line.text.splitlines()[0].startswith("000000  41 00 41 00")
     assert line.text.splitlines()[0].endswith("A.A.A.A.A.A.A.A.")
     assert line.is_cut
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "[" * 300 + "]" * 300,
+        "[" * 5_000 + "]" * 5_000,
+        '{"a": 1, "a": 2}',
+        '{"price": 0.10000000000000000000001}',
+        '{"far": 1e999}',
+        '{"half": "\\ud800"}',
+        "NaN",
+    ],
+)
+def test_json_that_would_change_is_shown_as_it_is(value: str) -> None:
+    shown = shown_bytes(value.encode(), "JSON", 20_000)
+    assert shown is not None
+    assert re.sub(r"\s", "", shown.text) == re.sub(r"\s", "", value)
+
+
+def test_large_whole_numbers_stay_what_they_are() -> None:
+    shown = shown_bytes(b'{"id": 18446744073709551616123}', "JSON", 400)
+    assert shown is not None
+    assert shown.text == '{\n  "id": 18446744073709551616123\n}'
+
+
+def test_the_next_records_are_chosen_in_the_same_way(
+    broker: tuple[ServedEndpoint, Cluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("regent.console.record_browser.SHOWN", 1)
+    asked = {"topic": TOPIC, "partition": "0", "start": "offset", "at": "1", "open": "yes"}
+    links = re.findall(
+        r'href="(/records[^"]*start=offset[^"]*)"', shown(broker[1], "/records", **asked)
+    )
+    assert len(links) == 2
+    assert all("open=yes" in link for link in links)
 
 
 def test_what_records_say_is_escaped_on_the_page(broker: tuple[ServedEndpoint, Cluster]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -259,6 +260,18 @@ def test_a_report_in_json_is_text(browser: TestClient) -> None:
     assert harmful(page) == []
     assert "&lt;img src=x onerror" in page
     assert browser.get("/report-file", params={"name": f"{EVIL}.json"}).status_code == 404
+
+
+def test_reports_with_half_characters_break_no_page(browser: TestClient, tmp_path: Path) -> None:
+    folder = tmp_path / "reports"
+    (folder / "half.json").write_text('{"half": "\\ud800", "deep": ' + "[" * 900 + "]" * 900 + "}")
+    Path(os.fsdecode(os.fsencode(folder) + b"/\xff.json")).write_text("{}")
+    listed = browser.get("/reports")
+    assert listed.status_code == 200
+    assert "half.json" in listed.text
+    page = browser.get("/reports", params={"name": "half.json"})
+    assert page.status_code == 200
+    assert "\\ud800" in page.text
 
 
 def test_only_files_of_the_folder_are_reports(browser: TestClient, tmp_path: Path) -> None:

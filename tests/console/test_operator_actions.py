@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -49,6 +50,20 @@ def test_a_broker_is_killed_and_it_is_written_down_by_whom(tmp_path: Path) -> No
     line = json.loads((tmp_path / CHANGES_FILE).read_text())
     assert (line["operation"], line["target"]) == ("kill", "0")
     assert line["user"]
+
+
+def test_a_change_by_a_user_without_a_name_is_written_down_with_the_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(uid: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    with process("--data-dir", str(tmp_path / "broker-0")) as broker:
+        perform(cluster_with(tmp_path, broker.pid), "kill", {"target": "0"})
+    assert json.loads((tmp_path / CHANGES_FILE).read_text())["user"] == str(os.getuid())
 
 
 @pytest.mark.parametrize("name", ["kill", "stop", "pause", "resume"])

@@ -339,6 +339,39 @@ def test_what_does_not_exist_is_not_found(console: Console, path: str) -> None:
     assert browser(console).get(path).status_code == 404
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/topic?name=payments",
+        "/partition?topic=payments&partition=0",
+        "/records?topic=payments&partition=0",
+    ],
+)
+def test_what_is_not_read_yet_is_not_called_absent(
+    cluster: FakeCluster, console: Console, path: str
+) -> None:
+    cluster.is_reachable = False
+    answer = browser(console).get(path)
+    assert answer.status_code == 503
+    assert "not known yet" in answer.text
+
+
+def test_a_thread_of_the_collector_that_fails_says_so_and_goes_on(
+    cluster: FakeCluster, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(view_collector, "_RETRY_S", 0.1)
+
+    def fail(*_: Any) -> Any:
+        raise LookupError("a fault of ours")
+
+    with console.collector.watched():
+        with monkeypatch.context() as faulty:
+            faulty.setattr(view_collector, "_rows", fail)
+            told = "the console failed: LookupError: a fault of ours"
+            eventually(lambda: console.collector.view.problem == told, "it is told")
+        eventually(lambda: not console.collector.view.problem, "it goes on")
+
+
 def test_a_cluster_that_is_away_is_a_problem_on_the_page(
     cluster: FakeCluster, console: Console
 ) -> None:
