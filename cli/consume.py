@@ -79,7 +79,7 @@ def _parse_timestamp(_context: object, _option: object, text: str | None) -> int
 @click.option(
     "--partition",
     "partitions",
-    type=click.IntRange(min=0),
+    type=click.IntRange(0, 2**31 - 1),
     multiple=True,
     help="Read this partition; the option can be repeated.  [default: all]",
 )

@@ -70,7 +70,9 @@ def _parse_timestamp(_context: object, _option: object, text: str | None) -> int
 @click.option("--key", metavar="TEXT", help="Key of all records.")
 @click.option("--key-separator", metavar="TEXT", help="Separator of key and value in a line.")
 @click.option(
-    "--partition", type=click.IntRange(min=0), help="Partition of all records.  [default: by key]"
+    "--partition",
+    type=click.IntRange(0, 2**31 - 1),
+    help="Partition of all records.  [default: by key]",
 )
 @click.option(
     "--timestamp",

@@ -55,6 +55,7 @@ def test_a_record_that_is_too_large_is_named(cluster: FakeCluster) -> None:
         (("--timestamp", "soon"), "'soon' is not a time such as"),
         (("--timestamp", "0"), "'0' is not after 1970"),
         (("--partition", "-1"), "-1 is not in the range"),
+        (("--partition", "3000000000"), "3000000000 is not in the range"),
         (("--file", "no/such/file"), "no/such/file"),
     ],
 )
