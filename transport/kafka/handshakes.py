@@ -135,7 +135,7 @@ class Handshakes:
         try:
             step.set_result(self._step(handshake))
         except Exception as error:  # noqa: BLE001  ``_on_step`` handles it
-            step.set_exception(error)
+            step.set_exception(error.with_traceback(None))
 
     def _step(self, handshake: Handshake) -> KafkaPrincipal:
         if not isinstance(handshake.sock, ssl.SSLSocket):

@@ -537,10 +537,15 @@ def test_a_late_message_of_who_had_its_descriptor_before_is_not_taken_for_that_o
         return peer.result()
 
     def next_message() -> Message:
-        received: list[Message | None] = []
-        eventually(lambda: received.append(listening.receive()) or received[-1], "no message")
-        assert received[-1] is not None
-        return received[-1]
+        received: list[Message] = []
+
+        def has_received() -> bool:
+            message = listening.receive()
+            received.extend(() if message is None else (message,))
+            return bool(received)
+
+        eventually(has_received, "no message")
+        return received[0]
 
     with ExitStack() as stack:
         stack.callback(listening.close)
