@@ -388,14 +388,11 @@ class DirectoryLogs:
         with self.directory:
             sync_path(self.directory.path)  # so that a loss of power does not undo the new name
             progress = read_checkpoint(path)
+            first_dirty = 0 if progress.is_compacted else NEVER_CLEANED
             contents, _ = load_log(
                 path,
                 self._settings.config_of(topic_partition.topic),
-                CheckpointedOffsets(
-                    progress.log_start_offset,
-                    progress.recovery_point,
-                    0 if progress.is_compacted else NEVER_CLEANED,
-                ),
+                CheckpointedOffsets(*progress[:2], first_dirty),
                 was_closed_cleanly=False,
                 now_ms=self._settings.wall_clock_ms(),
                 files=self._settings.files,
@@ -403,8 +400,8 @@ class DirectoryLogs:
             if contents.log_end_offset < progress.log_end_offset:
                 # Recovery has cut it. If it is opened again at the next start, it is suspect.
                 self.ends.note(topic_partition, progress.log_end_offset)
-                lost = f"{contents.log_end_offset} to {progress.log_end_offset - 1}"
-                raise CorruptSegmentError(f"{path}: the records at offsets {lost} are lost")
+                ends = f"{contents.log_end_offset} instead of {progress.log_end_offset}"
+                raise CorruptSegmentError(f"{path} is damaged: it ends at {ends}")
             return contents, progress
 
     def delete_strays(

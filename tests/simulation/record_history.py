@@ -456,7 +456,10 @@ class RecordHistory(RecordObserver):
         log: SimulatedLog | None,
         outcome: ProducedPartition,
     ) -> None:
-        """An acknowledged batch is committed and on ``min.insync.replicas`` replicas."""
+        """An acknowledged batch is committed and on ``min.insync.replicas`` replicas.
+
+        If there are fewer replicas, it is on all of them.
+        """
         if outcome.error_code is not Errors.NONE or request.acks != ACKS_ALL:
             return
         self.on_acted(broker)
@@ -465,15 +468,15 @@ class RecordHistory(RecordObserver):
         known = self.of(log)
         if known is None or known.is_tainted or self._is_given_again(request.batch):
             return
-        leader_epoch = broker.replica_manager.partitions[request.name].leader_epoch
-        batch = known.committed_at(outcome.base_offset, leader_epoch)
+        partition = broker.replica_manager.partitions[request.name]
+        batch = known.committed_at(outcome.base_offset, partition.leader_epoch)
         if batch is None and outcome.base_offset < log.log_start_offset:
             return  # committed, deleted and acknowledged in one step
         assert batch is not None, f"AckedIsCommitted: {where}"
         assert values_of(batch.data) == values_of(request.batch), f"AckedIsCommitted: {where}"
         holders = len(self._holders(request.name, log.topic_id, batch))
         holders = max(holders, known.holders_of(batch))  # some may have left since
-        enough = log.config.min_insync_replicas
+        enough = min(log.config.min_insync_replicas, len(partition.assignment.replicas))
         assert holders >= enough, f"AckedByMinIsr: {where}, and {holders} have or had it"
 
     def _is_given_again(self, batch: bytes) -> bool:

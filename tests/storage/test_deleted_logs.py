@@ -141,7 +141,7 @@ def test_a_log_whose_end_was_damaged_meanwhile_is_refused_and_suspect(
     remove(logs, way)
     flip_byte(segment_file(out_of_use(machine), 6), BATCH_BYTES - 1)
     for _ in range(2):
-        with pytest.raises(StorageError, match="the records at offsets 6 to 7 are lost"):
+        with pytest.raises(StorageError, match="it ends at 6 instead of 8"):
             again(logs)
     assert logs.is_damaged(T0)
     assert logs.is_suspect(T0)

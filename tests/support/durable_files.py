@@ -33,6 +33,8 @@ class DurableFiles:
         self._note(os.fstat(fd).st_ino, Path(f"/proc/self/fd/{fd}"))
 
     def _note(self, inode: int, path: Path) -> None:
+        self._contents.pop(inode, None)  # of a file or directory that is gone
+        self._names.pop(inode, None)
         if path.is_dir():
             with os.scandir(path) as entries:
                 self._names[inode] = {entry.name: entry.inode() for entry in entries}
