@@ -235,6 +235,7 @@ class ControlRequestBatch:
         registered = self._context.registrations
         requests = self._leader_and_isr_requests(registered)
         self._leader_and_isr.clear()
+        self._with_eligible.clear()
         return self._effects(requests, registered)
 
     def effects(self) -> list[SendControlRequest]:
@@ -404,9 +405,8 @@ class ControlRequestBatch:
         self, topic: str, states: tuple[LeaderAndIsrPartition, ...]
     ) -> LeaderAndIsrTopic:
         eligible = self._with_eligible.get(topic, ())
-        numbers = (state.partition_index for state in states) if eligible else ()
-        with_eligible = tuple(number for number in numbers if number in eligible)
-        return LeaderAndIsrTopic(topic, self._context.topic_id(topic), states, with_eligible)
+        numbers = tuple(s.partition_index for s in states if s.partition_index in eligible)
+        return LeaderAndIsrTopic(topic, self._context.topic_id(topic), states, numbers)
 
     def _leader_and_isr_requests(
         self, registered: Mapping[BrokerId, BrokerRegistration]

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
@@ -70,14 +71,19 @@ class LeaderAndIsrPartition(NamedTuple):
 class LeaderAndIsrTopic:
     """The partitions of one topic in a LeaderAndIsr request.
 
-    ``with_eligible_replicas``: the numbers of those of which replicas outside the ISR may be
-    elected (KIP-966). Their leaders commit nothing in this state. Kafka does not say it.
+    ``with_eligible_replicas``: the numbers, in order, of those of which replicas outside the ISR
+    may be elected (KIP-966). Their leaders commit nothing in this state. Kafka does not say it.
     """
 
     topic_name: str
     topic_id: TopicId | None
     partition_states: tuple[LeaderAndIsrPartition, ...]
     with_eligible_replicas: tuple[int, ...] = ()
+
+    def has_eligible_replicas(self, state: LeaderAndIsrPartition) -> bool:
+        """Whether replicas outside the ISR may be elected in this state."""
+        at = bisect_left(self.with_eligible_replicas, state.partition_index)
+        return self.with_eligible_replicas[at : at + 1] == (state.partition_index,)
 
 
 class LiveLeader(NamedTuple):

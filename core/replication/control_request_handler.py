@@ -311,8 +311,7 @@ class ControlRequestHandler:
         now_ms: int,
     ) -> None:
         topic_partition = partition.topic_partition
-        is_it = state.partition_index in topic.with_eligible_replicas
-        partition.has_eligible_replicas = is_it
+        partition.has_eligible_replicas = topic.has_eligible_replicas(state)
         if state.leader == self._broker_id:
             partition.local_log.assign_epoch(state.leader_epoch)
             self._partitions.end_role(topic_partition)

@@ -124,7 +124,7 @@ class LeaderPartitions:
         self._led: dict[TopicPartition, Partition] = {}
         self._changed: dict[TopicPartition, None] = {}  # of internal topics, not reported yet
         self._proposals = AlterPartitionManager()
-        self._with_eligible: tuple[TopicPartition, ...] = ()  # of the last answer to proposals
+        self._with_eligible: frozenset[TopicPartition] = frozenset()  # of the last answer
         self._lines = RepeatedLines()
 
     def __len__(self) -> int:
@@ -366,7 +366,7 @@ class LeaderPartitions:
     ) -> None:
         """Apply the answer to each proposal. Those of ended leaderships were withdrawn."""
         failed: list[AlteredPartition] = []
-        self._with_eligible = () if response is None else response.with_eligible_replicas
+        self._with_eligible = frozenset(response.with_eligible_replicas if response else ())
         for row, answer in self._proposals.on_response(request, response):
             partition = self._led[row.topic_partition]
             if answer.error_code is Errors.NONE:
