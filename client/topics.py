@@ -245,7 +245,6 @@ class TopicsClient:
                     response = done_before(request, response, _done(request, response))
                 if not _passes(response) or time.monotonic() >= deadline:
                     return response
-                is_repeated = True
                 failure = next(filter(None, map(_problem, results_of(response))))
                 if is_elsewhere(response):
                     self._put_controller_first(broker)

@@ -166,6 +166,13 @@ def test_a_request_that_a_broker_cannot_pass_on_yet_is_sent_again(
 
     (response,) = client_of(cluster.listen(decide_later)).create([creatable("t", 1, 1)], None)
     assert errors_of(response) == [("t", Errors.NONE)]
+    asked.clear()
+    client = client_of(cluster.listen(decide_later))
+    deleted = client.delete(["unknown"], waits=False, all_or_none=True)
+    assert errors_of(deleted) == [("unknown", Errors.UNKNOWN_TOPIC_OR_PARTITION)], "not: it is gone"
+    cluster.put_topic("full", {0: (0,), 1: (0,)})
+    asked.clear()
+    assert errors_of(client.grow("full", 2, RING)) == [("full", Errors.INVALID_PARTITIONS)]
     client = client_of(cluster.listen(lambda request: refuse(request, error, "never")), timeout_s=0)
     (response,) = client.create([creatable("u", 1, 1)], None)
     assert errors_of(response) == [("u", error)]
