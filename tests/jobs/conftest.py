@@ -4,6 +4,7 @@ import gc
 import logging
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -14,6 +15,13 @@ from regent.jobs.spark_settings import QUICK_START, ignore_user_settings
 from tests.support.maven_jars import JarsUnavailableError
 from tests.support.mini_hadoop import MiniHadoop
 from tests.support.own_disks import OwnDisksUnavailableError, require_own_disks
+
+
+@pytest.fixture(autouse=True)
+def no_profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands see no profile of the user who runs the tests."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "of-the-user"))
+    monkeypatch.delenv("REGENT_PROFILE", raising=False)
 
 
 @pytest.fixture(scope="session")
