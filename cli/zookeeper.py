@@ -11,7 +11,12 @@ import orjson
 
 from regent.cli.lazy_group import HelpfulGroup
 from regent.cli.output import examples
-from regent.client.cluster_connection import Cluster, data_dir_option, pass_cluster
+from regent.client.cluster_connection import (
+    Cluster,
+    cluster_admin,
+    data_dir_option,
+    pass_cluster,
+)
 from regent.client.json_files import decode_file
 from regent.client.wording import counted
 from regent.cluster.child_process import describe_exit
@@ -134,6 +139,8 @@ def acl(how: str, address: str, secret_file: Path) -> None:
     """
     log_in(address, read_login(secret_file))
     try:
+        with cluster_admin(address) as admin:
+            admin.topics.check_cluster()
         if how == "open":
             open_tree(address)
         else:
