@@ -129,3 +129,9 @@ def test_no_value_breaks_a_row_of_a_table(capsys: pytest.CaptureFixture[str]) ->
     print_table(["rack", "hosts"], [("a\nb", ["c\td", "e"])])
 
     assert capsys.readouterr().out.splitlines()[1:] == [r'"a\nb"  "c\td",e']
+
+
+def test_a_name_in_colons_is_no_emoji(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = on_terminal(monkeypatch, "stdout")
+    print_table(("group",), [("a:key:b",)])
+    assert "a:key:b" in terminal.text
