@@ -32,7 +32,7 @@ from regent.cli.record_lines import (
     record_text,
 )
 from regent.cli.topic_options import refuse_empty
-from regent.cli.waiting import Explained, timeout_option
+from regent.cli.waiting import MAX_INT32, Explained, timeout_option
 from regent.cli.watching import complete_groups, complete_topics
 from regent.client.cluster_connection import Cluster, client_settings, pass_cluster
 from regent.client.obstacles import record_obstacles
@@ -79,7 +79,7 @@ def _parse_timestamp(_context: object, _option: object, text: str | None) -> int
 @click.option(
     "--partition",
     "partitions",
-    type=click.IntRange(min=0),
+    type=click.IntRange(0, MAX_INT32),
     multiple=True,
     help="Read this partition; the option can be repeated.  [default: all]",
 )

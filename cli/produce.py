@@ -14,7 +14,7 @@ from regent.cli.kafka_client import KafkaClientError, tell_throttling
 from regent.cli.output import examples
 from regent.cli.record_lines import Headers, LineRecord, is_timestamp, json_records, text_records
 from regent.cli.topic_options import refuse_empty
-from regent.cli.waiting import Explained, Progress, timeout_option
+from regent.cli.waiting import MAX_INT32, Explained, Progress, timeout_option
 from regent.cli.watching import complete_topics
 from regent.client.cluster_connection import Cluster, client_settings, pass_cluster
 from regent.client.obstacles import record_obstacles
@@ -70,7 +70,9 @@ def _parse_timestamp(_context: object, _option: object, text: str | None) -> int
 @click.option("--key", metavar="TEXT", help="Key of all records.")
 @click.option("--key-separator", metavar="TEXT", help="Separator of key and value in a line.")
 @click.option(
-    "--partition", type=click.IntRange(min=0), help="Partition of all records.  [default: by key]"
+    "--partition",
+    type=click.IntRange(0, MAX_INT32),
+    help="Partition of all records.  [default: by key]",
 )
 @click.option(
     "--timestamp",
