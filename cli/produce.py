@@ -19,7 +19,7 @@ from regent.cli.watching import complete_topics
 from regent.client.cluster_connection import Cluster, client_settings, pass_cluster
 from regent.client.obstacles import record_obstacles
 from regent.client.wording import counted
-from regent.config.moments import parse_moment
+from regent.config.moments import parse_timestamp
 
 _POLL_S: Final = 0.2
 _PATIENCE_S: Final = 2.0  # without an acknowledgement, until the command says what it waits for
@@ -41,7 +41,7 @@ def _parse_timestamp(_context: object, _option: object, text: str | None) -> int
     if text is None:
         return None
     try:
-        timestamp_ms = int(text) if text.isdecimal() else parse_moment(text)
+        timestamp_ms = parse_timestamp(text)
     except ValueError as error:
         raise click.BadParameter(f"{error}, or milliseconds since 1970") from None
     if not is_timestamp(timestamp_ms):
