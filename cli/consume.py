@@ -32,12 +32,12 @@ from regent.cli.record_lines import (
     record_text,
 )
 from regent.cli.topic_options import refuse_empty
-from regent.cli.waiting import Explained, timeout_option
+from regent.cli.waiting import MAX_INT32, Explained, timeout_option
 from regent.cli.watching import complete_groups, complete_topics
 from regent.client.cluster_connection import Cluster, client_settings, pass_cluster
 from regent.client.obstacles import record_obstacles
 from regent.client.wording import counted, listed
-from regent.config.moments import parse_moment
+from regent.config.moments import parse_timestamp
 
 _POLL_S: Final = 0.2
 _PATIENCE_S: Final = 4.0  # a new group waits 3 s for more members
@@ -55,7 +55,7 @@ def _parse_timestamp(_context: object, _option: object, text: str | None) -> int
     if text is None:
         return None
     try:
-        return int(text) if re.fullmatch(r"\d{1,18}", text) else parse_moment(text)
+        return parse_timestamp(text)
     except ValueError as error:
         raise click.BadParameter(f"{error}, or milliseconds since 1970") from None
 
@@ -79,7 +79,11 @@ def _parse_timestamp(_context: object, _option: object, text: str | None) -> int
 @click.option(
     "--partition",
     "partitions",
+<<<<<<< HEAD
     type=click.IntRange(0, 2**31 - 1),
+=======
+    type=click.IntRange(0, MAX_INT32),
+>>>>>>> o-i
     multiple=True,
     help="Read this partition; the option can be repeated.  [default: all]",
 )
@@ -96,7 +100,8 @@ def _parse_timestamp(_context: object, _option: object, text: str | None) -> int
     "from_ms",
     metavar="TIME",
     callback=_parse_timestamp,
-    help="Begin with records of a time, 2026-01-31T23:59:00, 10m ago, or milliseconds since 1970.",
+    help="Begin with records of a time in UTC, 2026-01-31T23:59:00, 10m ago, or milliseconds since"
+    " 1970.",
 )
 @click.option(
     "--max-messages", type=click.IntRange(min=1), metavar="N", help="End after N records."

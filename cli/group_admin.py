@@ -39,6 +39,7 @@ _STATES: Final[Mapping[Enum, str]] = {
 
 EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+_MAX_TIMEOUT_S: Final = 3600.0  # librdkafka takes no more
 _UNAVAILABLE: Final = {
     KafkaError._TIMED_OUT,
     KafkaError._TRANSPORT,
@@ -106,7 +107,7 @@ class GroupAdmin:
     def __init__(self, cluster: Cluster, timeout_ms: int) -> None:
         self._cluster = cluster
         self._client = AdminClient(client_settings(cluster))
-        self._timeout_s = max(timeout_ms / 1000, 0.001)
+        self._timeout_s = min(max(timeout_ms / 1000, 0.001), _MAX_TIMEOUT_S)
 
     def groups(self) -> list[ListedGroup]:
         """Return all groups, by name; an error if any broker does not tell its groups."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from time import monotonic, sleep
 from typing import Final, NamedTuple
 
@@ -21,6 +21,7 @@ from regent.cli.output import (
 from regent.cli.waiting import timeout_option
 from regent.cli.watching import watch_option, watched
 from regent.client.cluster_connection import Cluster, pass_cluster
+from regent.core.model import TopicPartition
 from regent.core.quantities import span_text
 
 _SAMPLE_S: Final = 1.0
@@ -31,11 +32,10 @@ _COLUMNS: Final = ("group", "state", "lag", "read per s", "written per s", "time
 
 
 class _Sample(NamedTuple):
-    """Positions of a group at a monotonic moment: sums over its partitions."""
+    """The committed offset and the end of partitions of a group, at a monotonic moment."""
 
     at_s: float
-    read: int
-    written: int
+    told: Mapping[TopicPartition, tuple[int, int]]
 
 
 class GroupLag(NamedTuple):
@@ -70,12 +70,12 @@ class GroupLags:
         ends = self._admin.offsets({p for rows in committed.values() for p in rows}, LATEST)
         now_s, rows = monotonic(), []
         for row in found:
-            known = {p: (o, ends[p]) for p, o in committed[row.group].items() if p in ends}
-            told = [(offset, end) for offset, end in known.values() if end is not None]
-            lag = sum(max(end - offset, 0) for offset, end in told) if told else None
-            read, written = (sum(column) for column in zip(*told, strict=True)) if told else (0, 0)
+            offsets = committed[row.group]
+            told = {p: (o, end) for p, o in offsets.items() if (end := ends[p]) is not None}
+            is_whole = told and len(told) == len(offsets)
+            lag = sum(max(end - o, 0) for o, end in told.values()) if is_whole else None
             samples = self._samples.setdefault(row.group, deque())
-            samples.append(_Sample(now_s, read, written))
+            samples.append(_Sample(now_s, told))
             while len(samples) > _PAIR and samples[1].at_s <= now_s - _RATE_S:
                 samples.popleft()
             rates = _rates(samples[0], samples[-1], row.state)
@@ -86,11 +86,19 @@ class GroupLags:
 def _rates(before: _Sample, now: _Sample, state: str) -> tuple[float | None, float | None]:
     """Return rates in a second. Without a commit that of members is unknown for ten seconds."""
     seconds = now.at_s - before.at_s
-    if seconds <= 0:
+    if seconds <= 0 or now.told.keys() != before.told.keys():
         return None, None
-    read, written = now.read - before.read, now.written - before.written
+    read, written = (
+        sum(pair[i] for pair in now.told.values()) - sum(pair[i] for pair in before.told.values())
+        for i in (0, 1)
+    )
     is_early = read == 0 and seconds < _RATE_S and state not in _WITHOUT_MEMBERS
     return None if is_early else max(read, 0) / seconds, max(written, 0) / seconds
+
+
+def furthest_first(row: GroupLag) -> tuple[bool, int, str]:
+    """Return what sorts a group; one of unknown lag may be the furthest behind."""
+    return row.lag is not None, -(row.lag or 0), row.group
 
 
 @click.command("list", epilog=examples("groups list --sort lag", "groups list --lag --watch 5"))
@@ -101,7 +109,7 @@ def _rates(before: _Sample, now: _Sample, state: str) -> tuple[float | None, flo
     type=click.Choice(["name", "lag"]),
     default="name",
     show_default=True,
-    help="lag: the group that is furthest behind is first; with --lag.",
+    help="lag: the group that is furthest behind is first, after those of unknown lag; with --lag.",
 )
 @watch_option
 @timeout_option("Time for the answers of the brokers.")
@@ -122,8 +130,9 @@ def list_groups(
     An empty name, and one that would be misread on its line, is printed as a JSON string.
 
     The lag of a group is the number of records that its partitions have after its committed
-    positions. The rates are those of two looks, one second apart; with --watch those of the last
-    ten seconds. Most members commit every five seconds: before a commit their rate is unknown.
+    positions; it is unknown while a leader does not tell where its partition ends. The rates are
+    those of two looks, one second apart; with --watch those of the last ten seconds. Most members
+    commit every five seconds: before a commit their rate is unknown.
     """
     admin = GroupAdmin(cluster, timeout_ms)
     if not (with_lag or sort == "lag" or output == Output.WIDE):
@@ -137,7 +146,7 @@ def list_groups(
     def show() -> None:
         rows = lags.look(admin.groups())
         if sort == "lag":
-            rows.sort(key=lambda row: (-(row.lag or 0), row.group))
+            rows.sort(key=furthest_first)
         _print_lags(rows, output)
 
     watched(show, watch_s)

@@ -80,7 +80,10 @@ def logs(
         )
     silent = sorted(live.keys() - found.keys())
     if silent:
-        note(f"regent: not counted, because it does not answer: broker {listed(silent)}")
+        note(
+            f"regent: not counted, because it does not answer, or does not let us Describe"
+            f" the cluster: broker {listed(silent)}"
+        )
     directories = [_only(directory, topic) for rows in found.values() for directory in rows]
     topics = sorted(_topics(directories), key=lambda row: (-row.bytes, row.topic))
     partitions = sorted(_partitions(directories), key=lambda row: -int(str(row["bytes"])))

@@ -117,6 +117,7 @@ def node(
     """
     if death_pipe_fd is not None:
         when_parent_ends(death_pipe_fd, stop_at_once)
+    _refuse_ports_of_environment()
     keep_files_private()
     settings = load_settings(config, {"broker": {"host": host}} if host else {})
     count = _count(brokers, data_dir, options["first_id"])
@@ -142,6 +143,17 @@ def node(
     plan = replace(plan, broker_settings=of_each)
     check_settings(plan)
     run(plan, _served_health(plan, settings))
+
+
+def _refuse_ports_of_environment() -> None:
+    """Raise ``ClusterOptionsError`` for what every broker would take as its own port."""
+    for name in (*_LISTS, *_PORTS):
+        variable = f"REGENT_{name.upper()}"
+        if os.environ.get(variable):
+            raise ClusterOptionsError(
+                f"{variable} would give all brokers of the node the same ports: set {name} in the"
+                " file of --config, whose ports are those of the first broker"
+            )
 
 
 def _count(text: str, data_dir: Path, first_id: BrokerId) -> int:

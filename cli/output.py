@@ -204,7 +204,7 @@ def _print_rich(
     from rich.markup import escape
     from rich.table import Table
 
-    console = Console()
+    console = Console(emoji=False)  # names may have :colons:
     headings = list(columns)
     if _table_width(headings, cells) > console.width:
         headings = [heading.replace(" ", "\n") for heading in columns]

@@ -14,12 +14,12 @@ from regent.cli.kafka_client import KafkaClientError, tell_throttling
 from regent.cli.output import examples
 from regent.cli.record_lines import Headers, LineRecord, is_timestamp, json_records, text_records
 from regent.cli.topic_options import refuse_empty
-from regent.cli.waiting import Explained, Progress, timeout_option
+from regent.cli.waiting import MAX_INT32, Explained, Progress, timeout_option
 from regent.cli.watching import complete_topics
 from regent.client.cluster_connection import Cluster, client_settings, pass_cluster
 from regent.client.obstacles import record_obstacles
 from regent.client.wording import counted
-from regent.config.moments import parse_moment
+from regent.config.moments import parse_timestamp
 
 _POLL_S: Final = 0.2
 _PATIENCE_S: Final = 2.0  # without an acknowledgement, until the command says what it waits for
@@ -41,7 +41,7 @@ def _parse_timestamp(_context: object, _option: object, text: str | None) -> int
     if text is None:
         return None
     try:
-        timestamp_ms = int(text) if text.isdecimal() else parse_moment(text)
+        timestamp_ms = parse_timestamp(text)
     except ValueError as error:
         raise click.BadParameter(f"{error}, or milliseconds since 1970") from None
     if not is_timestamp(timestamp_ms):
@@ -71,7 +71,11 @@ def _parse_timestamp(_context: object, _option: object, text: str | None) -> int
 @click.option("--key-separator", metavar="TEXT", help="Separator of key and value in a line.")
 @click.option(
     "--partition",
+<<<<<<< HEAD
     type=click.IntRange(0, 2**31 - 1),
+=======
+    type=click.IntRange(0, MAX_INT32),
+>>>>>>> o-i
     help="Partition of all records.  [default: by key]",
 )
 @click.option(

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import click
 
-from regent.cli.groups_list import GroupLag, GroupLags, time_to_clear
+from regent.cli.groups_list import GroupLag, GroupLags, furthest_first, time_to_clear
 from regent.cli.output import (
     Output,
     examples,
@@ -119,7 +119,7 @@ class Top:
             admin = GroupAdmin(self._cluster, _GROUP_TIMEOUT_MS)
             self._lags = self._lags or GroupLags(admin)
             rows = self._lags.look(admin.groups())
-            return sorted(rows, key=lambda row: (-(row.lag or 0), row.group))[:_GROUPS]
+            return sorted(rows, key=furthest_first)[:_GROUPS]
         return []
 
 

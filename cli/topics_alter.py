@@ -9,7 +9,7 @@ import click
 from regent.cli.output import Output, examples, output_option, print_json
 from regent.cli.placement import service_options
 from regent.cli.topic_options import topic_argument, topics_client
-from regent.cli.waiting import Waiting, timeout_option
+from regent.cli.waiting import MAX_INT32, Waiting, timeout_option
 from regent.client.cluster_connection import Cluster, bootstrap_option, pass_cluster
 from regent.client.topics import raise_if_refused
 from regent.client.wording import counted
@@ -18,7 +18,12 @@ from regent.core.protocol.messages.topics import UNSET, PlacementOptions
 
 @click.command(epilog=examples("topics alter payments --partitions 24"))
 @topic_argument
-@click.option("--partitions", type=int, required=True, help="The new total number of partitions.")
+@click.option(
+    "--partitions",
+    type=click.IntRange(max=MAX_INT32),
+    required=True,
+    help="The new total number of partitions.",
+)
 @service_options
 @timeout_option("Time to wait until every partition has a leader.")
 @output_option

@@ -19,7 +19,7 @@ from regent.cli.new_topics import (
 from regent.cli.output import Output, examples, note, output_option, print_json
 from regent.cli.placement import placement_options
 from regent.cli.topic_options import topic_argument, topics_client
-from regent.cli.waiting import Waiting, timeout_option
+from regent.cli.waiting import MAX_INT32, Waiting, timeout_option
 from regent.client.cluster_connection import Cluster, bootstrap_option, pass_cluster
 from regent.client.topics import (
     AwaitService,
@@ -57,11 +57,13 @@ from regent.core.protocol.messages.topics import (
     help="Create the topics of a JSON file.",
 )
 @click.option(
-    "--partitions", type=int, help="Number of partitions.  [default: num_partitions of the broker]"
+    "--partitions",
+    type=click.IntRange(max=MAX_INT32),
+    help="Number of partitions.  [default: num_partitions of the broker]",
 )
 @click.option(
     "--replication-factor",
-    type=int,
+    type=click.IntRange(max=2**15 - 1),
     help="Number of replicas of each partition.  [default: default_replication_factor]",
 )
 @click.option(

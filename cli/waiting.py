@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import click
 
@@ -18,6 +18,9 @@ from regent.core.errors import RegentError
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
+MAX_INT32: Final = 2**31 - 1
+"""The largest number in requests, for times and for partitions."""
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -25,7 +28,7 @@ def timeout_option(help_text: str) -> Callable[[F], F]:
     """Add ``--timeout-ms``, half a minute by default."""
     return click.option(
         "--timeout-ms",
-        type=click.IntRange(min=0),
+        type=click.IntRange(0, MAX_INT32),
         default=30_000,
         show_default=True,
         help=help_text,

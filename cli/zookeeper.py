@@ -10,8 +10,18 @@ import click
 import orjson
 
 from regent.cli.lazy_group import HelpfulGroup
+<<<<<<< HEAD
 from regent.cli.output import announce, examples
 from regent.client.cluster_connection import Cluster, data_dir_option, pass_cluster
+=======
+from regent.cli.output import examples
+from regent.client.cluster_connection import (
+    Cluster,
+    cluster_admin,
+    data_dir_option,
+    pass_cluster,
+)
+>>>>>>> o-i
 from regent.client.json_files import decode_file
 from regent.client.wording import counted
 from regent.cluster.child_process import describe_exit
@@ -134,6 +144,8 @@ def acl(how: str, address: str, secret_file: Path) -> None:
     """
     log_in(address, read_login(secret_file))
     try:
+        with cluster_admin(address) as admin:
+            admin.topics.check_cluster()
         if how == "open":
             open_tree(address)
         else:

@@ -438,6 +438,11 @@ def _located(context: click.Context, zookeeper: str | None, data_dir: Path) -> C
             f"the profile {profile['name']} has no ZooKeeper, and this command needs it: remove"
             " the profile, and add it with --zookeeper"
         )
+    if not zookeeper and _names_only_brokers(context):
+        raise ClusterNotFoundError(
+            f"{BOOTSTRAP_SERVER_VARIABLE} has no ZooKeeper, and this command needs it: name the"
+            " cluster with --zookeeper or --data-dir"
+        )
     names_data_dir = _is_given(context, "data_dir")
     if zookeeper and (_is_given(context, "zookeeper") or not names_data_dir):
         try:
@@ -449,6 +454,13 @@ def _located(context: click.Context, zookeeper: str | None, data_dir: Path) -> C
         is_same = file is not None and (names_data_dir or file.zookeeper == zookeeper)
         return ClusterLocation(zookeeper, data_dir if is_same else None)
     return ClusterLocation(local_cluster(data_dir).zookeeper, data_dir)
+
+
+def _names_only_brokers(context: click.Context) -> bool:
+    """Whether nothing but brokers in the environment names the cluster of a command."""
+    is_default = context.get_parameter_source("data_dir") is ParameterSource.DEFAULT
+    asks_brokers = "bootstrap_server" in context.params or bool(context.meta.get(_PROFILE))
+    return is_default and not asks_brokers and bool(os.environ.get(BOOTSTRAP_SERVER_VARIABLE))
 
 
 def local_cluster(data_dir: Path) -> ClusterFile:

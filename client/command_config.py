@@ -29,6 +29,15 @@ _PROTOCOL: Final = "security.protocol"
 _MECHANISM: Final = "sasl.mechanism"
 _LOGIN: Final = "sasl.jaas.config"
 _TOKEN_URL: Final = "sasl.oauthbearer.token.endpoint.url"
+_SASL_OF_LIBRDKAFKA: Final = {
+    *("sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password"),
+    *(f"sasl.kerberos.{n}" for n in ("service.name", "principal", "kinit.cmd", "keytab")),
+    "sasl.kerberos.min.time.before.relogin",
+    *(f"sasl.oauthbearer.{n}" for n in ("config", "method", "client.id", "client.secret")),
+    *(f"sasl.oauthbearer.{n}" for n in ("scope", "extensions", "token.endpoint.url")),
+}
+"""It refuses what else Kafka's clients have: classes of Java, and times of their logins."""
+
 _SECRETS: Final = re.compile(r"(?i).*(password|jaas|secret|keystore\.key|token).*")
 _JAAS: Final = re.compile(r"\b(username|password|tokenauth)\s*=\s*\"((?:\\.|[^\"\\])*)\"")
 _OF_SERVERS: Final = {"ssl_client_auth", "ssl_principal_mapping_rules"}
@@ -143,7 +152,7 @@ class CommandConfig:
                     " in with a delegation token"
                 )
             words |= {f"sasl.{name}": unescaped(text) for name, text in of_login.items()}
-            words |= of_sasl
+            words |= {n: text for n, text in of_sasl.items() if n in _SASL_OF_LIBRDKAFKA}
         return words
 
     @contextmanager

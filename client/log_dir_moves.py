@@ -194,6 +194,13 @@ class LogDirs:
         ]
         request = DescribeLogDirsRequest(topics=tuple(topics))
         answer = self._ask(broker_id, _DESCRIBE, request, DescribeLogDirsResponse)
+        if answer.error_code != Errors.NONE:
+            needs = "; it needs the permission Describe of the cluster"
+            is_denied = answer.error_code == Errors.CLUSTER_AUTHORIZATION_FAILED
+            raise ReassignmentError(
+                f"broker {broker_id} does not tell its log directories:"
+                f" {Errors(answer.error_code).name}{needs if is_denied else ''}"
+            )
         places: dict[TopicPartition, dict[bool, str]] = {}
         for directory in answer.results:
             for topic in directory.topics:

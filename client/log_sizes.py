@@ -98,7 +98,7 @@ def read_log_dirs(
     brokers: Mapping[BrokerId, BrokerRegistration],
     partitions: Collection[TopicPartition] | None = None,
 ) -> dict[BrokerId, list[LogDirectorySize]]:
-    """Ask brokers for their log directories, all at once; those without an answer are left out.
+    """Ask brokers for their log directories, all at once; those that do not tell are left out.
 
     ``partitions`` None: all.
     """
@@ -134,7 +134,7 @@ def _directories(
             return None
         except NoAnswerError:
             continue
-    if answer is None:
+    if answer is None or answer.error_code != Errors.NONE:  # such as without the permission
         return None
     return [
         LogDirectorySize(
@@ -207,7 +207,7 @@ def _left(
         if not log.is_future
     }
     for broker_id, partitions in sorted(lacking.items()):
-        if broker_id in found:
+        if broker_id in found and all(p.leader in found for p in partitions):
             yield (
                 broker_id,
                 sum(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -243,6 +243,29 @@ def test_brokers_of_the_command_line_or_the_environment_are_asked_without_zookee
     monkeypatch.setenv("REGENT_BOOTSTRAP_SERVER", servers)
     assert failing(cluster.run(*CREATE)) == "topic t already exists"
     assert "no ZooKeeper answers" in failing(cluster.run(*CREATE, "--zookeeper", ADDRESS))
+
+
+@pytest.mark.parametrize("command", [("topics", "list"), ("consume", "t"), ("groups", "list")])
+def test_brokers_of_the_environment_are_not_another_cluster_in_the_default_folder(
+    cluster: FakeCluster,
+    asked: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: Sequence[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    write_cluster_file(tmp_path / "data", zookeeper="other:1")
+    monkeypatch.setenv("REGENT_BOOTSTRAP_SERVER", "127.0.0.1:1")
+
+    assert failing(cluster.run(*command)) == (
+        "REGENT_BOOTSTRAP_SERVER has no ZooKeeper, and this command needs it: name the cluster with"
+        " --zookeeper or --data-dir"
+    )
+    assert cluster.run("topics", "list", "--data-dir", "data").exit_code == 0
+    monkeypatch.setenv("REGENT_DATA_DIR", "data")
+    assert cluster.run("topics", "list").exit_code == 0
+    assert asked == ["other:1", "other:1"]
 
 
 @pytest.mark.parametrize("servers", ["", "host", "host:", ":9092", "host:no", "host:70000", "a:1,"])

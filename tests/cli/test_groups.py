@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 import socket
 from collections.abc import Collection
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from confluent_kafka.admin import OffsetSpec
 
-from regent.cli import groups_describe, groups_reset
+from regent.cli import group_admin, groups_describe, groups_reset
 from regent.cli.group_admin import EARLIEST, LATEST, Group, GroupError, GroupMember
+from regent.client.cluster_connection import Cluster
 from regent.core.model import TopicPartition
 from tests.support.fake_cluster import FakeCluster, failing
 
@@ -249,3 +250,12 @@ def test_export_and_current_offsets_are_checked(
     result = cluster.run("groups", "reset-offsets", "g", *arguments)
     assert result.exit_code == 2
     assert problem in result.stderr
+
+
+def test_librdkafka_is_asked_to_wait_an_hour_at_most(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one_broker = {"bootstrap.servers": "", "test.mock.num.brokers": 1, "log_level": 0}
+    monkeypatch.setattr(group_admin, "client_settings", lambda _: one_broker)
+    admin = group_admin.GroupAdmin(cast("Cluster", cluster), 2**31 - 1)
+    assert list(admin.offsets({T0}, group_admin.LATEST)) == [T0]

@@ -9,7 +9,7 @@ import pytest
 
 from regent.cli import groups_list
 from regent.cli.group_admin import GroupAdmin, ListedGroup
-from regent.cli.groups_list import GroupLags, time_to_clear
+from regent.cli.groups_list import GroupLags, furthest_first, time_to_clear
 from regent.core.model import TopicPartition
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -94,10 +94,24 @@ def test_a_group_that_has_read_everything_is_done_and_one_without_positions_has_
 ) -> None:
     positions = Positions()
     lags = GroupLags(cast("GroupAdmin", positions))
-    positions.committed_now, positions.ends = {T0: 10, T1: 3}, {T0: 10, T1: None}
+    positions.committed_now, positions.ends = {T0: 10, T1: 3}, {T0: 10, T1: 3}
     lags.look([GROUP])
     clock[0] += 1
     (row,) = lags.look([GROUP])
     assert (row.lag, time_to_clear(row)) == (0, "now")
     positions.committed_now = {}
     assert lags.look([GROUP])[0].lag is None
+
+
+def test_the_lag_is_unknown_while_a_partition_does_not_tell_its_end(clock: list[float]) -> None:
+    positions = Positions()
+    lags = GroupLags(cast("GroupAdmin", positions))
+    positions.committed_now, positions.ends = {T0: 10, T1: 1_000}, {T0: 110, T1: None}
+    (row,) = lags.look([GROUP])
+    assert row.lag is None
+    clock[0] += 10
+    positions.ends = {T0: 110, T1: 5_000}
+    (row,) = lags.look([GROUP])
+    assert (row.lag, row.read_per_s, row.written_per_s) == (4_100, None, None), "not 5,000 / 10 s"
+    known = [row._replace(group=name, lag=lag) for name, lag in (("a", 0), ("b", 7), ("c", None))]
+    assert [one.group for one in sorted(known, key=furthest_first)] == ["c", "b", "a"]

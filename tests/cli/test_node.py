@@ -106,6 +106,15 @@ def test_wrong_options_are_one_line(planned: Any) -> None:
         planned("--node-host", "a b")
 
 
+@pytest.mark.parametrize("name", ["LISTENERS", "ADVERTISED_LISTENERS", "ADVERTISED_PORT"])
+def test_ports_of_the_environment_are_refused(
+    planned: Any, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(f"REGENT_{name}", "CLIENTS://h:9092" if "LIST" in name else "9092")
+    with pytest.raises(ClusterOptionsError, match=f"REGENT_{name} would give all brokers"):
+        planned("--first-id", "0")
+
+
 def test_a_quota_of_the_control_group_counts(tmp_path: Path) -> None:
     file = tmp_path / "cpu.max"
     unlimited = cores(file)

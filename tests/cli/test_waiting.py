@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import sys
+from collections.abc import Sequence
 from queue import SimpleQueue
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ from regent.cli.waiting import Explained, Progress, Waiting
 from regent.core.errors import RegentError
 from regent.testing.waits import scaled
 from tests.cli.test_output import on_terminal
+from tests.support.fake_cluster import FakeCluster
 
 
 def test_without_a_terminal_no_progress_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,3 +131,24 @@ def test_an_unknown_reason_is_not_printed() -> None:
         raise RegentError("ZooKeeper does not answer")
 
     assert Explained("nothing comes", fail).because() == ""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("produce", "t", "--timeout-ms"),
+        ("groups", "list", "--timeout-ms"),
+        ("produce", "t", "--partition"),
+        ("consume", "t", "--partition"),
+        ("topics", "alter", "t", "--partitions"),
+        ("topics", "create", "t", "--partitions"),
+        ("topics", "create", "t", "--replication-factor"),
+    ],
+    ids=" ".join,
+)
+def test_a_number_that_no_request_can_have_is_a_usage_error(
+    cluster: FakeCluster, words: Sequence[str]
+) -> None:
+    result = cluster.run(*words, "3000000000")
+    assert result.exit_code == 2
+    assert "3000000000 is not in the range" in result.stderr

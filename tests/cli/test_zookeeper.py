@@ -74,6 +74,31 @@ def test_the_death_of_its_server_is_reported(tmp_path: Path) -> None:
         assert said == f"regent: ZooKeeper ended by SIGKILL: see {tmp_path}\n"
 
 
+@pytest.mark.parametrize("how", ["secure", "open"])
+def test_the_acls_of_no_cluster_are_not_changed(tmp_path: Path, how: str) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("user:password\n")
+    secret.chmod(0o600)
+    with zookeeper_command(tmp_path / "zookeeper", 0) as (_, line):
+        address = f"{line.removeprefix('ready: ').strip()}/mistyped"
+        command = [*COMMAND, "zookeeper", "acl", how, "--zookeeper", address]
+        done = subprocess.run(
+            [*command, "--secret-file", str(secret)],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+        client = ZooKeeperClient(address, 10_000, on_watch=lambda _: None)
+        try:
+            client.start(TIMEOUT_S, create_chroot=False)
+            assert client.get("/") is None, "the chroot was not created"
+        finally:
+            client.close()
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"regent: no cluster at {address}: ")
+
+
 @pytest.mark.nightly
 def test_it_replaces_a_member_of_an_ensemble(tmp_path: Path) -> None:
     data_dirs = [tmp_path / f"zookeeper-{number}" for number in range(3)]

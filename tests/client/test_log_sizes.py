@@ -6,17 +6,23 @@ from collections.abc import Collection
 
 import pytest
 
-from regent.client import log_sizes
+from regent.client import log_dir_moves, log_sizes
+from regent.client.log_dir_moves import LogDirs
 from regent.client.log_sizes import CatchingUp, LogDirectorySize, LogSize, catching_up
+from regent.client.moves import ReassignmentError
+from regent.client.partition_files import TopicPartitionReplica
 from regent.client.partitions import DescribedPartition
+from regent.core.errors import Errors
 from regent.core.model import (
     BrokerInfo,
     BrokerRegistration,
+    EndPoint,
     LeaderAndIsr,
     LeaderIsrAndControllerEpoch,
     ReplicaAssignment,
     TopicPartition,
 )
+from regent.core.protocol.messages.log_dirs import DescribeLogDirsResponse
 
 LIVE = {b: BrokerRegistration(BrokerInfo(b, ()), 7) for b in (1, 2, 3)}
 
@@ -47,6 +53,27 @@ def test_what_is_left_is_measured_twice(monkeypatch: pytest.MonkeyPatch) -> None
     assert row == CatchingUp(3, 1, 2_000_000, 1_000_000.0)
     assert row.seconds_left == 2.0
     assert row.sentence() == "broker 3 catches up: 1 partition, 2.0 MB left, 1.0 MB/s, 2 s"
+
+
+def test_without_an_answer_of_a_leader_it_is_unknown_what_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = {3: [LogDirectorySize(3, "/d", False, 9, 9, [LogSize("t", 0, 5, False)])]}
+    monkeypatch.setattr(log_sizes, "read_log_dirs", lambda *_: told)
+    assert catching_up([partition(0, 1, 1, 2)], LIVE, sleep=lambda _: None) == []
+
+
+def test_a_broker_that_denies_its_log_directories_has_not_told_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    denied = DescribeLogDirsResponse(error_code=Errors.CLUSTER_AUTHORIZATION_FAILED, results=())
+    brokers = {1: BrokerRegistration(BrokerInfo(1, (EndPoint("A", "a", 1, "PLAINTEXT"),)), 7)}
+    for module in (log_sizes, log_dir_moves):
+        monkeypatch.setattr(module, "ask_broker", lambda *_: denied)
+    assert log_sizes.read_log_dirs(brokers) == {}
+    replica = TopicPartitionReplica(1, TopicPartition("t", 0))
+    with pytest.raises(ReassignmentError, match="permission Describe of the cluster"):
+        LogDirs(brokers).moves({replica: "/d"})
 
 
 def test_nothing_is_asked_when_all_live_replicas_are_in_sync():

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import time
-from datetime import datetime
+from datetime import UTC, datetime
 
 import pytest
 
-from regent.config.moments import parse_duration, parse_moment
+from regent.config.moments import parse_duration, parse_moment, parse_timestamp
 
 
-def test_a_time_is_a_local_one() -> None:
+def test_a_time_of_a_record_is_in_utc_unless_it_names_a_zone() -> None:
+    moment = datetime(2026, 1, 31, 23, 59, tzinfo=UTC)
+    assert parse_timestamp("2026-02-01T01:59:00+02:00") == moment.timestamp() * 1000
+    assert parse_timestamp("2026-01-31T23:59:00") == moment.timestamp() * 1000
+
+
+def test_a_time_of_an_event_is_a_local_one() -> None:
     moment = datetime(2026, 1, 31, 23, 59)
     assert parse_moment("2026-01-31T23:59:00") == moment.timestamp() * 1000
     assert parse_moment("2026-01-31 23:59") == moment.timestamp() * 1000
@@ -22,6 +28,12 @@ def test_a_time_is_a_local_one() -> None:
 def test_a_number_with_a_unit_is_so_long_ago(text: str, seconds: int) -> None:
     before = time.time() - seconds
     assert before * 1000 - 1 <= parse_moment(text) <= (time.time() - seconds) * 1000
+
+
+def test_a_number_is_a_date_or_milliseconds() -> None:
+    assert parse_timestamp("20260131") == parse_moment("2026-01-31", UTC)
+    assert (parse_timestamp("5"), parse_timestamp("1769817600000")) == (5, 1_769_817_600_000)
+    assert abs(parse_timestamp("10m ago") - parse_timestamp("10m")) < 1_000
 
 
 @pytest.mark.parametrize("text", ["", "10", "m", "-1m", "10 m", "9" * 10 + "d", "yesterday"])
