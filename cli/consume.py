@@ -79,11 +79,7 @@ def _parse_timestamp(_context: object, _option: object, text: str | None) -> int
 @click.option(
     "--partition",
     "partitions",
-<<<<<<< HEAD
-    type=click.IntRange(0, 2**31 - 1),
-=======
     type=click.IntRange(0, MAX_INT32),
->>>>>>> o-i
     multiple=True,
     help="Read this partition; the option can be repeated.  [default: all]",
 )

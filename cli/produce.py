@@ -71,11 +71,7 @@ def _parse_timestamp(_context: object, _option: object, text: str | None) -> int
 @click.option("--key-separator", metavar="TEXT", help="Separator of key and value in a line.")
 @click.option(
     "--partition",
-<<<<<<< HEAD
-    type=click.IntRange(0, 2**31 - 1),
-=======
     type=click.IntRange(0, MAX_INT32),
->>>>>>> o-i
     help="Partition of all records.  [default: by key]",
 )
 @click.option(

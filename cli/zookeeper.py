@@ -10,18 +10,8 @@ import click
 import orjson
 
 from regent.cli.lazy_group import HelpfulGroup
-<<<<<<< HEAD
 from regent.cli.output import announce, examples
 from regent.client.cluster_connection import Cluster, data_dir_option, pass_cluster
-=======
-from regent.cli.output import examples
-from regent.client.cluster_connection import (
-    Cluster,
-    cluster_admin,
-    data_dir_option,
-    pass_cluster,
-)
->>>>>>> o-i
 from regent.client.json_files import decode_file
 from regent.client.wording import counted
 from regent.cluster.child_process import describe_exit
@@ -47,6 +37,7 @@ from regent.zk.client.login import SECRET_FILE, log_in, read_login
 from regent.zk.client.operations import ConnectionLossError
 from regent.zk.stores.settings_store import check_settings
 from regent.zk.stores.tree_acls import open_tree, secure_tree
+from regent.zk.stores.znode_store import NoClusterError
 
 _STOP_TIMEOUT_S = 10.0
 _CLIENT_JAAS = "zookeeper-client.jaas"
@@ -144,12 +135,12 @@ def acl(how: str, address: str, secret_file: Path) -> None:
     """
     log_in(address, read_login(secret_file))
     try:
-        with cluster_admin(address) as admin:
-            admin.topics.check_cluster()
         if how == "open":
             open_tree(address)
         else:
             secure_tree(address, again=True)
+    except NoClusterError as error:
+        raise RegentError(f"no cluster at {address}: {error}") from None
     except (ConnectionLossError, ValueError) as error:
         raise RegentError(str(error)) from None
     click.echo("The znodes are secured." if how == "secure" else "The znodes are open.")

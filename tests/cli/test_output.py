@@ -133,7 +133,6 @@ def test_no_value_breaks_a_row_of_a_table(capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().out.splitlines()[1:] == [r'"a\nb"  "c\td",e']
 
 
-<<<<<<< HEAD
 @pytest.mark.parametrize("stream", ["a full disk", "a closed pipe"])
 def test_a_program_that_cannot_print_that_it_is_ready_serves_and_ends_in_order(stream: str) -> None:
     reader, writer = os.pipe()
@@ -155,9 +154,9 @@ def test_a_note_that_cannot_be_written_fails_nothing(monkeypatch: pytest.MonkeyP
         note("nobody can read this")
         monkeypatch.undo()
         os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())
-=======
+
+
 def test_a_name_in_colons_is_no_emoji(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = on_terminal(monkeypatch, "stdout")
     print_table(("group",), [("a:key:b",)])
     assert "a:key:b" in terminal.text
->>>>>>> o-i

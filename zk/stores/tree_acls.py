@@ -14,6 +14,7 @@ from regent.zk.client.login import Acl, acl_of
 from regent.zk.client.operations import AclEntry, Permission
 from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.client.zookeeper_client import ZooKeeperClient
+from regent.zk.stores.znode_store import NoClusterError
 
 _ROOT: Final = "/"
 _EVERYTHING: Final = ~Permission(0)
@@ -27,7 +28,7 @@ def secure_tree(hosts: str, *, again: bool = False) -> bool:
 
     The root is last, so that a migration that was interrupted is repeated. ``again``: secure it
     even if the root is secured. Return whether there was something to secure. Raises
-    ``ConnectionLossError`` and ``RequestRefusedError``.
+    ``ConnectionLossError``, ``RequestRefusedError``, and ``NoClusterError`` without the chroot.
     """
     with _session(hosts) as client:
         if not again and not is_open(client.acls_many([_ROOT])[0]):
@@ -79,7 +80,9 @@ def _may_have_secrets(path: str) -> bool:
 def _session(hosts: str) -> Iterator[ZooKeeperClient]:
     client = ZooKeeperClient(hosts, _SESSION_TIMEOUT_MS, on_watch=lambda _: None)
     try:
-        client.start(_SESSION_TIMEOUT_MS / 1000)
+        client.start(_SESSION_TIMEOUT_MS / 1000, create_chroot=False)
+        if client.chroot and client.get(_ROOT) is None:
+            raise NoClusterError(f"there is no znode {client.chroot}")
         yield client
     finally:
         client.close()
