@@ -35,7 +35,11 @@ from regent.storage.log.log_loader import CheckpointedOffsets, LoadedLog, load_l
 from regent.storage.log.log_segment import LogSegment
 from regent.storage.log.open_files import OpenFiles
 from regent.storage.log.unified_log import UnifiedLog
-from regent.storage.log_directory import LogDirectory, LogEndOffsetFile
+from regent.storage.log_directory import (
+    LogDirectory,
+    LogEndOffsetFile,
+    RecordedLogEndOffsets,
+)
 from regent.storage.log_names import (
     STRAY,
     TO_DELETE,
@@ -149,18 +153,18 @@ class DirectoryLogs:
         """
         try:
             with self.directory:
-                self.suspects.load()
+                self.suspects.load(self.directory)
                 was_clean = self.directory.was_closed_cleanly() and not self.suspects.lost_power
                 self._load(was_closed_cleanly=was_clean)
                 self.suspects.begin()
-                self.checkpoints.write_lowered()  # only then: a log that ends below it is suspect
                 self.ends.begin(
                     {
                         topic_partition: log.log_end_offset
                         for topic_partition, log in self.logs.items()
                     }
                 )
-                self.directory.mark_in_use()
+                self.directory.mark_in_use()  # now what was noted counts, also of a Kafka's logs
+                self.checkpoints.write_lowered()  # only then: a log that ends below it is suspect
         except ShortageError:
             raise
         except StorageError:
@@ -227,13 +231,20 @@ class DirectoryLogs:
                 {topic_partition: log.log_end_offset for topic_partition, log in self.logs.items()},
                 {*self.refused, *self.futures.logs},
                 high_watermarks,
-                self.ends.read(),
+                self.noted_ends(),
                 is_clean=was_closed_cleanly,
                 is_new=self.directory.cluster_id is None and is_empty,
                 is_set_back=self.directory.cluster_id is not None
                 and not self.directory.seen_file.exists(),
             )
         )
+
+    def noted_ends(self) -> RecordedLogEndOffsets | None:
+        """Return the log end offsets of an earlier process; None: there are none that count.
+
+        Raises ``StorageError``.
+        """
+        return None if self.suspects.was_used_by_another else self.ends.read()
 
     def find(self) -> None:
         """Find the logs by the names of their directories: ``found``, and the future logs.

@@ -289,9 +289,9 @@ def _suspect_unless_noted(topic_partition: TopicPartition, logs: DirectoryLogs) 
     First: this start may fail, and the next one finds no future log. Raises ``StorageError``.
     """
     with logs.directory:
-        noted = logs.ends.read()
+        logs.suspects.load(logs.directory)
+        noted = logs.noted_ends()
         if noted is None or noted.of(topic_partition) is None:
-            logs.suspects.load()
             logs.suspects.names.add(topic_partition)
             logs.suspects.change()
             logs.suspects.save()
