@@ -9,7 +9,8 @@ A log is suspect when one of these holds:
   older ZooKeeper data, and the ISRs in such data may lack replicas with newer records.
 
 The set of earlier logs is unknown if the directory is new, if it lacks recorded logs, or if its
-machine stopped while it was in use: new logs may be lost together with their recorded ends.
+machine may have stopped while it was in use: new logs may be lost together with their recorded
+ends. That of a Kafka that died may have, too.
 
 The file ``suspect-logs`` keeps the suspects until they are in sync again. Kafka ignores it, and
 truncates and deletes logs without a note. So what was noted counts only if Kafka has not used the
@@ -126,7 +127,8 @@ class SuspectLogs:
         is_any_gone = found.noted is not None and found.noted.has_others(
             {*found.ends, *found.unusable}
         )
-        is_unknown = is_new or is_any_gone or self.lost_power
+        is_proven = found.is_clean or is_same_boot
+        is_unknown = is_new or is_any_gone or not is_proven
         self.knows_all = self.knows_all and not is_unknown
 
     def begin(self) -> None:

@@ -13,7 +13,7 @@ from regent.core.model import NO_LOG_END, LogEnd
 from regent.storage.log_directory import LOG_ENDS, LogEndOffsetFile
 from regent.storage.recovery import suspect_logs
 from regent.storage.recovery.suspect_logs import SUSPECT_LOGS
-from tests.support.disk_logs import BATCH_BYTES, T0, T1, Machine, create, fill, log_of
+from tests.support.disk_logs import BATCH_BYTES, T0, T1, U0, Machine, create, fill, log_of
 
 
 @pytest.fixture
@@ -256,6 +256,25 @@ def test_a_log_is_suspect_after_kafka_died(machine: Machine) -> None:
     machine.logs.close(is_clean=True)
     use_as_kafka(machine, None)
     assert machine.start().is_suspect(T0)
+
+
+@pytest.mark.parametrize("was_ours", [True, False])
+def test_logs_may_be_lost_as_a_whole_with_the_power_of_a_kafka(
+    tmp_path: Path, was_ours: bool
+) -> None:
+    machine = Machine(tmp_path / "one")
+    machine.start().join_cluster("a-cluster")
+    machine.logs.note_lost(())
+    fill(create(machine.logs), 2)
+    machine.logs.close(is_clean=True)
+    (machine.directories[0] / CLEAN).unlink()
+    if not was_ours:
+        (machine.directories[0] / SUSPECT_LOGS).unlink()
+        (machine.directories[0] / LOG_ENDS).unlink()
+    logs = machine.start()
+    create(logs, U0)
+    assert logs.suspects().sound == frozenset({U0})
+    machine.end()
 
 
 def test_a_suspicion_outlives_a_shutdown_of_version_0_3(machine: Machine) -> None:
