@@ -178,10 +178,10 @@ class TopicChanges:
         Tools that know no topic ids rewrite the znode without the id (KAFKA-12835): then the id in
         memory is written back, with the reassignments that such tools drop too. A new controller
         has no id in memory. Then a znode that was written more than once gets the id that was noted
-        with its first state. If no id was noted, because Kafka's controller created the states, the
-        topic gets the id that the controller's broker knows: logs have it already. If the topic has
-        no state, no broker was told of it: an id that the broker knows is of an earlier topic of
-        that name.
+        with its first state, or later if Kafka's controller created the states without an id. If no
+        id was noted, because that controller gave one, the topic gets the id that the controller's
+        broker knows: logs have it already. If the topic has no state, no broker was told of it: an
+        id that the broker knows is of an earlier topic of that name.
         """
         known = self._context.topic_id(topic)
         if known is not None and not self._is_another(topic, read):
@@ -225,7 +225,7 @@ class TopicChanges:
         """Write topics back with their ids; return those that others wrote since the read."""
         if not topics:
             return []
-        outcomes = self._services.store.write_topics(topics, self._context.epoch_zk_version)
+        outcomes = self._services.store.assign_topic_ids(topics, self._context.epoch_zk_version)
         again: list[str] = []
         for topic, assignment in topics.items():
             outcome = outcomes[topic]
