@@ -85,7 +85,8 @@ class DirectoryLogs:
 
     ``logs``: the open logs; those that are not ``is_usable`` are damaged. ``refused``: the logs
     that could not be opened, with the reason. ``futures``: the copies of logs of other
-    directories. ``ends``: the recorded ends of ``logs``.
+    directories. ``replaced``: logs that were found, and are in another directory now. ``ends``: the
+    recorded ends of ``logs``.
     """
 
     def __init__(self, directory: LogDirectory, settings: LogSettings) -> None:
@@ -96,6 +97,7 @@ class DirectoryLogs:
         self.deleted = DeletedLogs(directory.path, self.strays, settings.wall_clock_ms)
         self.futures = FutureLogs(directory, settings.wall_clock_ms, self._create, self._add)
         self.found: set[TopicPartition] = set()
+        self.replaced: set[TopicPartition] = set()
         self._settings = settings
         self.checkpoints = DirectoryCheckpoints(
             directory, self.logs, self.futures.logs, self.refused
@@ -229,7 +231,7 @@ class DirectoryLogs:
         self.suspects.examine(
             FoundLogs(
                 {topic_partition: log.log_end_offset for topic_partition, log in self.logs.items()},
-                {*self.refused, *self.futures.logs},
+                {*self.refused, *self.futures.logs, *self.replaced},
                 high_watermarks,
                 self.noted_ends(),
                 is_clean=was_closed_cleanly,
