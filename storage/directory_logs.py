@@ -35,11 +35,7 @@ from regent.storage.log.log_loader import CheckpointedOffsets, LoadedLog, load_l
 from regent.storage.log.log_segment import LogSegment
 from regent.storage.log.open_files import OpenFiles
 from regent.storage.log.unified_log import UnifiedLog
-from regent.storage.log_directory import (
-    LogDirectory,
-    LogEndOffsetFile,
-    RecordedLogEndOffsets,
-)
+from regent.storage.log_directory import LogDirectory, LogEndOffsetFile
 from regent.storage.log_names import (
     STRAY,
     TO_DELETE,
@@ -233,20 +229,13 @@ class DirectoryLogs:
                 {topic_partition: log.log_end_offset for topic_partition, log in self.logs.items()},
                 {*self.refused, *self.futures.logs, *self.replaced},
                 high_watermarks,
-                self.noted_ends(),
+                self.suspects.noted_in(self.ends),
                 is_clean=was_closed_cleanly,
                 is_new=self.directory.cluster_id is None and is_empty,
                 is_set_back=self.directory.cluster_id is not None
                 and not self.directory.seen_file.exists(),
             )
         )
-
-    def noted_ends(self) -> RecordedLogEndOffsets | None:
-        """Return the log end offsets of an earlier process; None: there are none that count.
-
-        Raises ``StorageError``.
-        """
-        return None if self.suspects.was_used_by_another else self.ends.read()
 
     def find(self) -> None:
         """Find the logs by the names of their directories: ``found``, and the future logs.
@@ -601,16 +590,3 @@ def _each(items: Collection[_T], act: Callable[[_T], _R], *, threads: int) -> li
         return [act(item) for item in items]
     with named_executor(threads, "logs") as executor:
         return list(executor.map(act, items))
-
-
-def refuse_twice(
-    topic_partition: TopicPartition, first: DirectoryLogs, second: DirectoryLogs
-) -> None:
-    """Use neither of two logs of one partition: it is unknown which one is right."""
-    paths = f"{first.directory.path} and {second.directory.path}"
-    for logs in (first, second):
-        logs.logs.pop(topic_partition, None)
-        logs.refused[topic_partition] = (
-            f"there are logs of this partition in {paths}; move one of them away"
-        )
-    _log.error("%s: %s", topic_partition, first.refused[topic_partition])

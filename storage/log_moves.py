@@ -331,7 +331,7 @@ def _suspect_unless_noted(topic_partition: TopicPartition, logs: DirectoryLogs) 
     """
     with logs.directory:
         logs.suspects.load(logs.directory)
-        noted = logs.noted_ends()
+        noted = logs.suspects.noted_in(logs.ends)
         if noted is None or noted.of(topic_partition) is None:
             logs.suspects.names.add(topic_partition)
             logs.suspects.change()
@@ -403,3 +403,16 @@ def _promote(future: UnifiedLog, path: Path, target: DirectoryLogs) -> None:
     """Give a future log the name of a current one, and wait until that is on the disk."""
     with target.directory, synced_afterwards(target.directory.path):
         future.path.rename(path)
+
+
+def refuse_twice(
+    topic_partition: TopicPartition, first: DirectoryLogs, second: DirectoryLogs
+) -> None:
+    """Use neither of two logs of one partition: it is unknown which one is right."""
+    paths = f"{first.directory.path} and {second.directory.path}"
+    for logs in (first, second):
+        logs.logs.pop(topic_partition, None)
+        logs.refused[topic_partition] = (
+            f"there are logs of this partition in {paths}; move one of them away"
+        )
+    _log.error("%s: %s", topic_partition, first.refused[topic_partition])

@@ -26,7 +26,7 @@ from typing import NamedTuple
 from regent.core.errors import BadDataError
 from regent.core.model import TopicPartition
 from regent.storage.checkpoints import parse_numbers, read_rows, write_rows
-from regent.storage.log_directory import LogDirectory, RecordedLogEndOffsets
+from regent.storage.log_directory import LogDirectory, LogEndOffsetFile, RecordedLogEndOffsets
 
 SUSPECT_LOGS = "suspect-logs"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -101,10 +101,12 @@ class SuspectLogs:
         if self._used_in == _CLOSED or directory.was_closed_cleanly():
             self._used_in, self.knows_all, self.names = _ANOTHER, True, set()
 
-    @property
-    def was_used_by_another(self) -> bool:
-        """Whether another program has used the directory since one of ours did."""
-        return self._used_in == _ANOTHER
+    def noted_in(self, ends: LogEndOffsetFile) -> RecordedLogEndOffsets | None:
+        """Return the log end offsets of an earlier process; None: there are none that count.
+
+        Raises ``StorageError``.
+        """
+        return None if self._used_in == _ANOTHER else ends.read()
 
     @property
     def lost_power(self) -> bool:
