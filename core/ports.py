@@ -284,8 +284,17 @@ class ControllerStore(Protocol):
         """Read the zxid of the last change of each topic's configuration, or of all brokers'."""
         ...
 
+    def assign_topic_ids(
+        self, topics: Mapping[str, TopicAssignment], epoch_zk_version: int
+    ) -> Mapping[str, int | WriteError]:
+        """Replace topic znodes as ``write_topics`` does.
+
+        Note the ids, too, of topics that have states. The first state of the others does that.
+        """
+        ...
+
     def read_noted_topic_id(self, topic: str) -> TopicId | None:
-        """Return the topic id that was noted with a topic's first state; None: there is none.
+        """Return the topic id that was noted for a topic with states; None: there is none.
 
         Raises ``UnreadableError``.
         """

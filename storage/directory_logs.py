@@ -81,7 +81,8 @@ class DirectoryLogs:
 
     ``logs``: the open logs; those that are not ``is_usable`` are damaged. ``refused``: the logs
     that could not be opened, with the reason. ``futures``: the copies of logs of other
-    directories. ``ends``: the recorded ends of ``logs``.
+    directories. ``replaced``: logs that were found, and are in another directory now. ``ends``: the
+    recorded ends of ``logs``.
     """
 
     def __init__(self, directory: LogDirectory, settings: LogSettings) -> None:
@@ -92,6 +93,7 @@ class DirectoryLogs:
         self.deleted = DeletedLogs(directory.path, self.strays, settings.wall_clock_ms)
         self.futures = FutureLogs(directory, settings.wall_clock_ms, self._create, self._add)
         self.found: set[TopicPartition] = set()
+        self.replaced: set[TopicPartition] = set()
         self._settings = settings
         self.checkpoints = DirectoryCheckpoints(
             directory, self.logs, self.futures.logs, self.refused
@@ -149,18 +151,18 @@ class DirectoryLogs:
         """
         try:
             with self.directory:
-                self.suspects.load()
+                self.suspects.load(self.directory)
                 was_clean = self.directory.was_closed_cleanly() and not self.suspects.lost_power
                 self._load(was_closed_cleanly=was_clean)
                 self.suspects.begin()
-                self.checkpoints.write_lowered()  # only then: a log that ends below it is suspect
                 self.ends.begin(
                     {
                         topic_partition: log.log_end_offset
                         for topic_partition, log in self.logs.items()
                     }
                 )
-                self.directory.mark_in_use()
+                self.directory.mark_in_use()  # now what was noted counts, also of a Kafka's logs
+                self.checkpoints.write_lowered()  # only then: a log that ends below it is suspect
         except ShortageError:
             raise
         except StorageError:
@@ -225,9 +227,9 @@ class DirectoryLogs:
         self.suspects.examine(
             FoundLogs(
                 {topic_partition: log.log_end_offset for topic_partition, log in self.logs.items()},
-                {*self.refused, *self.futures.logs},
+                {*self.refused, *self.futures.logs, *self.replaced},
                 high_watermarks,
-                self.ends.read(),
+                self.suspects.noted_in(self.ends),
                 is_clean=was_closed_cleanly,
                 is_new=self.directory.cluster_id is None and is_empty,
                 is_set_back=self.directory.cluster_id is not None
@@ -585,16 +587,3 @@ def _each(items: Collection[_T], act: Callable[[_T], _R], *, threads: int) -> li
         return [act(item) for item in items]
     with named_executor(threads, "logs") as executor:
         return list(executor.map(act, items))
-
-
-def refuse_twice(
-    topic_partition: TopicPartition, first: DirectoryLogs, second: DirectoryLogs
-) -> None:
-    """Use neither of two logs of one partition: it is unknown which one is right."""
-    paths = f"{first.directory.path} and {second.directory.path}"
-    for logs in (first, second):
-        logs.logs.pop(topic_partition, None)
-        logs.refused[topic_partition] = (
-            f"there are logs of this partition in {paths}; move one of them away"
-        )
-    _log.error("%s: %s", topic_partition, first.refused[topic_partition])

@@ -35,6 +35,7 @@ _FREE = bytes(16)
 _SEEN = "control-plane.properties"
 _SEEN_KEYS = ("controller.epoch", "zookeeper.zxid", "zookeeper.mark")  # as in SeenOfCluster
 _CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+_CLOSED_BY_US = b"regent\n"  # Kafka's is empty, or JSON
 _SHORTAGE_LOG_INTERVAL_S = 10.0
 _log = logging.getLogger(__name__)
 
@@ -211,9 +212,19 @@ class LogDirectory:
         """Whether its last user flushed and checkpointed everything."""
         return (self.path / _CLEAN_SHUTDOWN).exists()
 
+    def was_closed_by_us(self) -> bool:
+        """Whether its last user closed it cleanly and was not Kafka. Raises ``OSError``."""
+        try:
+            return (self.path / _CLEAN_SHUTDOWN).read_bytes() == _CLOSED_BY_US
+        except FileNotFoundError:
+            return False
+
     def mark_clean(self) -> None:
-        """Write ``.kafka_cleanshutdown``: everything is flushed and checkpointed."""
-        write_atomically(self.path / _CLEAN_SHUTDOWN, b"")
+        """Write ``.kafka_cleanshutdown``: everything is flushed and checkpointed.
+
+        Each start of Kafka removes it.
+        """
+        write_atomically(self.path / _CLEAN_SHUTDOWN, _CLOSED_BY_US)
 
     def mark_in_use(self) -> None:
         """Remove ``.kafka_cleanshutdown`` before anything is written."""

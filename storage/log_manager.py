@@ -26,12 +26,12 @@ from regent.core.model import NO_LOG_END, BrokerId, SuspectReplicas, TopicPartit
 from regent.core.protocol.control import TopicId
 from regent.core.replica_logs import SeenOfCluster
 from regent.storage.compaction.log_cleaner_manager import LogCleanerManager
-from regent.storage.directory_logs import DirectoryLogs, LogSettings, refuse_twice
+from regent.storage.directory_logs import DirectoryLogs, LogSettings
 from regent.storage.disk_space import DiskSpace
 from regent.storage.log.open_files import OpenFiles
 from regent.storage.log.unified_log import NEVER_STRAY, UnifiedLog
 from regent.storage.log_directory import LogDirectory
-from regent.storage.log_moves import MovesOfLogs
+from regent.storage.log_moves import MovesOfLogs, refuse_twice
 from regent.storage.log_names import STRAY, TO_DELETE
 from regent.storage.recovery.deleted_logs import DeletedLogsOfBroker
 from regent.storage.recovery.segment_scrubber import SegmentScrubber

@@ -6,16 +6,19 @@ Mirrors the future logs of ``kafka.log.LogManager``. A move has these steps:
 2. ``core.replication.replica_alter_log_dirs_manager`` copies the batches of the current log to it,
    piece by piece, and cuts off what the current log has truncated. Appends and reads go on.
 3. When both logs have the same records, ``replace_current_with_future`` exchanges them, while the
-   caller keeps the current log from changing: the current log is renamed as ``-delete``, then the
-   future log gets its name.
+   caller keeps the current log from changing: the future log gets its name, then the current log
+   is renamed as ``-delete``.
 
 What a crash leaves: in steps 1 and 2 a current log and a future log. The next start opens both,
-and the move goes on. Between the two names of step 3 there is a future log only. The next start
-gives it its name, if no directory is offline. It does this also if the current log was lost in
-another way, for example with its disk. Then the future log may lack records, and the log is
-suspect: its end is not recorded, as it is before the exchange. The first rename is on the disk
-before the second one begins: a power failure never leaves two logs with the same name. Kafka
-renames in the opposite sequence, and does not start if a crash comes between them.
+and the move goes on. Between the two names of step 3 there are two logs with the same name. The
+next start puts that one away which ``log-being-replaced`` in its directory names; each rename is
+on the disk before the next step begins. Kafka has the same sequence, and does not start then. In
+the opposite one it would find no log, and make an empty one.
+
+If there is a future log only, because the current log was lost, for example with its disk, the next
+start gives it its name, if no directory is offline. It may lack records, and the log is suspect:
+its end is not recorded, as it is before the exchange. Versions up to 0.3 left the same after a
+crash in step 3, with the end recorded.
 
 Before the exchange the future log is flushed as far as the current one, with the names of its
 files, and the target's checkpoints contain its recovery point and its log start offset. Its high
@@ -41,11 +44,18 @@ from regent.core.log_dirs import MovedLog
 from regent.core.model import TopicPartition
 from regent.storage.checkpoints import NEVER_CLEANED
 from regent.storage.directory_logs import DirectoryLogs
-from regent.storage.files import synced_afterwards
+from regent.storage.files import synced_afterwards, write_atomically
 from regent.storage.log.unified_log import UnifiedLog
-from regent.storage.log_names import TO_DELETE, move_log, out_of_use
+from regent.storage.log_names import (
+    TO_DELETE,
+    log_of_directory,
+    move_log,
+    out_of_use,
+    rename_log,
+)
 from regent.storage.recovery.deleted_logs import LACKS_RECORDS
 
+BEING_REPLACED = "log-being-replaced"
 _PREFERENCES = 100_000  # replicas that are expected in a directory, at most
 _log = logging.getLogger(__name__)
 
@@ -73,6 +83,13 @@ class MovesOfLogs:
 
     def complete_interrupted(self) -> None:
         """Complete the exchanges that a crash interrupted; call this before logs are opened."""
+        for logs in self._directories:
+            try:
+                self._complete_replacement(logs)
+            except ShortageError:
+                raise
+            except StorageError:
+                continue  # the directory has logged it
         if any(logs.is_offline for logs in self._directories):
             return  # the current logs may be there
         current = {found for logs in self._directories for found in logs.found}
@@ -89,6 +106,30 @@ class MovesOfLogs:
                 current.add(topic_partition)
                 text = "%s: the log in %s is in use: its current log was replaced or is lost"
                 _log.warning(text, topic_partition, logs.directory.path)
+
+    def _complete_replacement(self, logs: DirectoryLogs) -> None:
+        """Put a log away that was being replaced, if there is another one with its name.
+
+        If there is none, it is in use, and nothing replaces it without another exchange. Raises
+        ``StorageError``.
+        """
+        with logs.directory:
+            note = logs.directory.path / BEING_REPLACED
+            if not note.exists():
+                return
+            replaced = log_of_directory(note.read_text(errors="replace"))
+            others = [d.found for d in self._directories if d is not logs and not d.is_offline]
+            is_twice = replaced in logs.found and any(replaced in found for found in others)
+            if replaced is not None and is_twice:
+                with synced_afterwards(logs.directory.path):
+                    path = logs.directory.path / str(replaced)
+                    rename_log(path, replaced, TO_DELETE, self._wall_clock_ms())
+                logs.found.discard(replaced)
+                logs.replaced.add(replaced)
+                text = "%s: the log in %s was replaced; another directory has it"
+                _log.warning(text, replaced, logs.directory.path)
+            with synced_afterwards(logs.directory.path):
+                note.unlink()
 
     def drop_useless(self) -> None:
         """Delete the future logs that cannot replace a log; call this when logs are open."""
@@ -289,9 +330,9 @@ def _suspect_unless_noted(topic_partition: TopicPartition, logs: DirectoryLogs) 
     First: this start may fail, and the next one finds no future log. Raises ``StorageError``.
     """
     with logs.directory:
-        noted = logs.ends.read()
+        logs.suspects.load(logs.directory)
+        noted = logs.suspects.noted_in(logs.ends)
         if noted is None or noted.of(topic_partition) is None:
-            logs.suspects.load()
             logs.suspects.names.add(topic_partition)
             logs.suspects.change()
             logs.suspects.save()
@@ -309,13 +350,21 @@ def _exchange(
         target.suspects.names.add(topic_partition)
         target.suspects.change()
         target.save_suspects()
+    future = target.futures.logs[topic_partition]
+    path = target.directory.path / str(topic_partition)
     moved = source.logs[topic_partition].path.with_name(out_of_use(topic_partition, TO_DELETE))
     try:
+        with source.directory:
+            write_atomically(source.directory.path / BEING_REPLACED, str(topic_partition).encode())
+        _promote(future, path, target)
         _put_away(topic_partition, source, moved)
-        _promote(topic_partition, target)
     except StorageError:
         _take_back(topic_partition, source, target, moved)
         raise
+    with suppress(StorageError), source.directory:
+        (source.directory.path / BEING_REPLACED).unlink()
+    future.move_to(path)
+    target.logs[topic_partition] = target.futures.logs.pop(topic_partition)
     if is_suspect:
         source.suspects.names.discard(topic_partition)
         source.suspects.change()
@@ -335,6 +384,10 @@ def _take_back(
 ) -> None:
     """Undo an exchange that failed, however far it came."""
     log = source.logs[topic_partition]
+    with suppress(OSError):  # one of the directories has failed
+        (target.directory.path / str(topic_partition)).rename(
+            target.futures.logs[topic_partition].path
+        )
     with suppress(StorageError), target.directory:
         target.ends.remove(topic_partition)
     with source.directory:
@@ -342,23 +395,24 @@ def _take_back(
             moved.rename(log.path)
         source.ends.add(topic_partition)
         source.ends.note(topic_partition, log.log_end_offset)
+        with synced_afterwards(source.directory.path):  # or a later start puts this log away
+            (source.directory.path / BEING_REPLACED).unlink(missing_ok=True)
 
 
-def _promote(topic_partition: TopicPartition, target: DirectoryLogs) -> None:
-    """Give a future log the name of a current one, and wait until that is on the disk.
+def _promote(future: UnifiedLog, path: Path, target: DirectoryLogs) -> None:
+    """Give a future log the name of a current one, and wait until that is on the disk."""
+    with target.directory, synced_afterwards(target.directory.path):
+        future.path.rename(path)
 
-    Otherwise the log may have its former name after a loss of power. Then it is used only if the
-    other directory can be read: a current log might be there.
-    """
-    future: UnifiedLog = target.futures.logs[topic_partition]
-    path = target.directory.path / str(topic_partition)
-    with target.directory:
-        try:
-            with synced_afterwards(target.directory.path):
-                future.path.rename(path)
-        except StorageError:
-            with suppress(OSError):
-                path.rename(future.path)
-            raise
-    future.move_to(path)
-    target.logs[topic_partition] = target.futures.logs.pop(topic_partition)
+
+def refuse_twice(
+    topic_partition: TopicPartition, first: DirectoryLogs, second: DirectoryLogs
+) -> None:
+    """Use neither of two logs of one partition: it is unknown which one is right."""
+    paths = f"{first.directory.path} and {second.directory.path}"
+    for logs in (first, second):
+        logs.logs.pop(topic_partition, None)
+        logs.refused[topic_partition] = (
+            f"there are logs of this partition in {paths}; move one of them away"
+        )
+    _log.error("%s: %s", topic_partition, first.refused[topic_partition])

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import struct
 import zlib
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -243,6 +244,7 @@ def complete_swaps(directory: Path) -> list[int]:
     """
     names = os.listdir(directory)
     if any(name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX)) for name in names):
+        _finish_retention(directory, names)  # first: the files that prove it are deleted then
         _finish_swaps(directory, _without_unfinished(directory, names))
         names = os.listdir(directory)
     offsets = sorted(o for o in (base_offset_of(name) for name in names) if o is not None)
@@ -251,6 +253,30 @@ def complete_swaps(directory: Path) -> list[int]:
         if dot + kind in INDEX_SUFFIXES and stem + LOG_SUFFIX not in names:
             (directory / name).unlink()
     return offsets
+
+
+def _finish_retention(directory: Path, names: list[str]) -> None:
+    """Let the leader epochs begin with the first segment, if those before it are being deleted.
+
+    Kafka renames segments to ``.deleted`` before it writes the new start of the oldest epoch. If it
+    stops between, the segments would count as missing.
+    """
+    deleted = sorted(name for name in names if name.endswith(LOG_SUFFIX + DELETED_SUFFIX))
+    first = min(
+        (_offset(n) for n in names if n.endswith((LOG_SUFFIX, LOG_SUFFIX + SWAP_SUFFIX))),
+        default=-1,
+    )
+    epochs = LeaderEpochFileCache(directory)
+    if not deleted or not epochs.load() or not 0 <= epochs.start_offset < first:
+        return
+    end = epochs.start_offset
+    with suppress(CorruptSegmentError):
+        for name in deleted:
+            if _offset(name) <= end:
+                end = max(end, _next_offset(directory / name))
+    if end >= first:
+        epochs.truncate_from_start(first)
+        epochs.flush()
 
 
 def _without_unfinished(directory: Path, names: list[str]) -> list[str]:
@@ -308,6 +334,7 @@ def _offset(name: str) -> int:
 def _check_first_segment(contents: LogContents) -> None:
     """Raise ``CorruptSegmentError`` if the first segments are missing and retention did not drop
     them: ``LogContents.drop_first`` flushes the new start of the oldest epoch before it drops any.
+    For Kafka, see ``_finish_retention``.
     """
     start, first = contents.epochs.start_offset, contents.segments[0].base_offset
     if 0 <= start < first and not contents.is_compacted:

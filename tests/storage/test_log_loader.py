@@ -209,6 +209,35 @@ def test_a_log_with_a_missing_segment_is_refused(
     assert create(logs).log_end_offset == 0
 
 
+@pytest.mark.parametrize("deleted", [(0,), (0, 3), (0, 3, 6)])
+def test_segments_that_a_crashed_kafka_was_deleting_are_not_missing(
+    machine: Machine, disk_log: UnifiedLog, deleted: tuple[int, ...]
+):
+    """Kafka renames them, and then writes where the oldest leader epoch begins."""
+    fill(disk_log, 10, leader_epoch=3)
+    path = crashed(machine, disk_log)
+    for base_offset in deleted:
+        for suffix in (".log", ".index", ".timeindex"):
+            file = segment_file(path, base_offset, suffix)
+            if file.exists():
+                file.rename(f"{file}.deleted")
+    log = restarted(machine)
+    first = deleted[-1] + 3
+    assert (log.log_start_offset, values(log)) == (first, numbered(first, 10))
+    assert not list(path.glob("*.deleted"))
+    assert values(log_of(machine.crash())) == numbered(first, 10)
+
+
+def test_a_segment_that_is_missing_beside_deleted_ones_is_missed(
+    machine: Machine, disk_log: UnifiedLog
+):
+    fill(disk_log, 10, leader_epoch=3)
+    path = crashed(machine, disk_log)
+    segment_file(path, 0).rename(segment_file(path, 0, ".log.deleted"))
+    segment_file(path, 3).unlink()
+    assert machine.start().get(T0) is None
+
+
 def test_segments_that_kafka_compacted_need_not_meet(machine: Machine, disk_log: UnifiedLog):
     for base_offset in (0, 2, 5, 6, 7, 8):  # without 1, 3 and 4
         disk_log.append_as_follower(batch(b"", base_offset=base_offset))

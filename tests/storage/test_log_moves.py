@@ -633,14 +633,16 @@ EXCHANGE_STEPS: list[tuple[Any, str]] = [
     (LogEndOffsetFile, "add"),
     (LogEndOffsetFile, "note"),
     (LogEndOffsetFile, "remove"),
-    (log_moves, "move_log"),
+    (log_moves, "write_atomically"),
     (log_moves, "_promote"),
+    (log_moves, "_put_away"),
+    (log_moves, "move_log"),
     (UnifiedLog, "move_to"),
     (UnifiedLog, "retire"),
 ]
 
 
-@pytest.mark.parametrize("steps", range(7))
+@pytest.mark.parametrize("steps", range(9))
 @pytest.mark.parametrize("is_suspect", [False, True])
 def test_a_crash_in_the_exchange_loses_nothing(
     two: Machine, host: Host, steps: int, is_suspect: bool, monkeypatch: pytest.MonkeyPatch
@@ -656,6 +658,7 @@ def test_a_crash_in_the_exchange_loses_nothing(
         killed_at(steps, patch)
         with pytest.raises(Died):
             host.finish()
+    assert any("t-0" in found for found in names(two)), "Kafka would make an empty log"
     logs = two.crash()
     assert logs.knows_all
     assert list(logs.hosted()) == [T0]
@@ -674,7 +677,7 @@ def test_a_crash_in_the_exchange_loses_nothing(
     assert names(two) == [[], ["t-0"]]
 
 
-@pytest.mark.parametrize("steps", range(9))
+@pytest.mark.parametrize("steps", range(11))
 def test_a_power_failure_in_the_exchange_keeps_what_was_flushed(
     two: Machine, steps: int, monkeypatch: pytest.MonkeyPatch
 ):
@@ -727,14 +730,43 @@ def test_a_log_that_was_killed_between_two_names_is_not_suspect(
     host.logs.save_suspects()
     host.move()
     with monkeypatch.context() as patch:
-        patch.setattr(log_moves, "_promote", Died.now)
+        patch.setattr(log_moves, "_put_away", Died.now)
         with pytest.raises(Died):
             host.finish()
-    assert names(two) == [["t-0-delete"], ["t-0-future"]]
+    assert names(two) == [["t-0"], ["t-0"]], "Kafka does not start"
     logs = two.crash()
+    assert logs.knows_all
     assert not logs.suspects()
     assert names(two) == [["t-0-delete"], ["t-0"]]
     assert values(log_of(logs)) == numbered(0, 10)
+
+
+@pytest.mark.parametrize("offline", [0, 1])
+def test_the_log_that_was_used_since_a_crash_between_two_names_is_kept(
+    two: Machine, host: Host, offline: int, monkeypatch: pytest.MonkeyPatch
+):
+    """One of the directories cannot be read for a while; the other one has the only log then."""
+    host.move()
+    with monkeypatch.context() as patch:
+        patch.setattr(log_moves, "_put_away", Died.now)
+        with pytest.raises(Died):
+            host.finish()
+    two.copy()
+    meta = two.directories[offline] / "meta.properties"
+    meta.unlink(missing_ok=True)
+    meta.mkdir()
+    host = Host(two, two.start(), leader_epoch=1)
+    assert host.logs.failed_directories == {two.directories[offline]}
+    fill(host.log, 2, leader_epoch=1)
+    two.copy()
+    (two.directories[offline] / "meta.properties").rmdir()
+    logs = two.start()
+    if offline == 0:
+        assert values(log_of(logs)) == numbered(0, 12)
+        assert names(two) == [["t-0-delete"], ["t-0"]]
+    else:
+        assert logs.is_damaged(T0), "it is not known which one is right"
+        assert names(two) == [["t-0"], ["t-0"]]
 
 
 def test_the_copy_of_a_lost_log_is_used_and_is_suspect(two: Machine, host: Host):

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from regent.core.errors import StorageError
 from regent.core.model import NO_LOG_END, LogEnd
-from regent.storage.log_directory import LOG_ENDS
+from regent.storage.log_directory import LOG_ENDS, LogEndOffsetFile
 from regent.storage.recovery import suspect_logs
 from regent.storage.recovery.suspect_logs import SUSPECT_LOGS
-from tests.support.disk_logs import BATCH_BYTES, T0, T1, Machine, create, fill, log_of
+from tests.support.disk_logs import BATCH_BYTES, T0, T1, U0, Machine, create, fill, log_of
 
 
 @pytest.fixture
@@ -190,3 +191,97 @@ def test_a_log_created_while_others_are_unknown_changes_the_list(
     create(logs, T1)
     assert logs.suspect_changes == changes
     machine.end()
+
+
+# --- directories that Kafka has used since --------------------------------------------------------
+
+CLEAN = ".kafka_cleanshutdown"
+CLOSED_BY_KAFKA = (b"", b'{"version":0,"brokerEpoch":42}')  # until 3.6, and later
+
+
+def use_as_kafka(machine: Machine, closed: bytes | None) -> None:
+    """Truncate a log and delete another, as Kafka does without a note of it; None: it dies."""
+    directory = machine.directories[0]
+    (directory / CLEAN).unlink(missing_ok=True)
+    cut(machine, BATCH_BYTES)
+    shutil.rmtree(directory / "t-1")
+    (directory / "replication-offset-checkpoint").unlink(missing_ok=True)
+    if closed is not None:
+        (directory / CLEAN).write_bytes(closed)
+
+
+@pytest.mark.parametrize("closed", CLOSED_BY_KAFKA)
+@pytest.mark.parametrize("was_clean", [True, False])
+def test_what_kafka_truncated_and_deleted_since_is_not_lost(
+    machine: Machine, closed: bytes, was_clean: bool
+) -> None:
+    fill(create(machine.logs, T0), 2)
+    fill(create(machine.logs, T1), 2)
+    machine.logs.mark_suspect(T0)
+    if was_clean:
+        machine.logs.close(is_clean=True)
+    else:
+        machine.logs.save_suspects()
+        machine.copy()
+    use_as_kafka(machine, closed)
+    logs = machine.start()
+    assert not logs.suspects().ends
+    assert logs.knows_all
+    assert log_of(logs).log_end_offset == 1
+    crash_then(machine, 0)
+    assert machine.logs.is_suspect(T0), "what is noted since then counts"
+
+
+def test_a_start_in_the_place_of_kafka_that_died_early_is_begun_again(machine: Machine) -> None:
+    fill(create(machine.logs, T0), 2)
+    fill(create(machine.logs, T1), 2)
+    machine.logs.close(is_clean=True)
+    use_as_kafka(machine, b"")
+
+    def dies(*_: object) -> None:
+        raise StorageError("it died")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LogEndOffsetFile, "begin", dies)
+        with pytest.raises(StorageError):
+            machine.start()
+    machine.copy()
+    assert not machine.start().suspects().ends
+    assert machine.logs.knows_all
+
+
+def test_a_log_is_suspect_after_kafka_died(machine: Machine) -> None:
+    fill(create(machine.logs, T0), 2)
+    fill(create(machine.logs, T1), 2)
+    machine.logs.close(is_clean=True)
+    use_as_kafka(machine, None)
+    assert machine.start().is_suspect(T0)
+
+
+@pytest.mark.parametrize("was_ours", [True, False])
+def test_logs_may_be_lost_as_a_whole_with_the_power_of_a_kafka(
+    tmp_path: Path, was_ours: bool
+) -> None:
+    machine = Machine(tmp_path / "one")
+    machine.start().join_cluster("a-cluster")
+    machine.logs.note_lost(())
+    fill(create(machine.logs), 2)
+    machine.logs.close(is_clean=True)
+    (machine.directories[0] / CLEAN).unlink()
+    if not was_ours:
+        (machine.directories[0] / SUSPECT_LOGS).unlink()
+        (machine.directories[0] / LOG_ENDS).unlink()
+    logs = machine.start()
+    create(logs, U0)
+    assert logs.suspects().sound == frozenset({U0})
+    machine.end()
+
+
+def test_a_suspicion_outlives_a_shutdown_of_version_0_3(machine: Machine) -> None:
+    fill(create(machine.logs), 2)
+    machine.logs.mark_suspect(T0)
+    machine.logs.close(is_clean=True)
+    noted = machine.directories[0] / SUSPECT_LOGS
+    noted.write_text(noted.read_text().replace("closed all marked", "closed all logs"))
+    (machine.directories[0] / CLEAN).write_bytes(b"")
+    assert machine.start().is_suspect(T0)

@@ -264,18 +264,23 @@ class ZkControllerStore(
         self, topics: Mapping[str, TopicAssignment], epoch_zk_version: int
     ) -> Mapping[str, int | WriteError]:
         """Replace topic znodes, each on condition of its version."""
-        writes = [
-            [
-                SetData(
-                    znodes.TopicZNode.path(topic),
-                    znodes.TopicZNode.encode(assignment.topic_id, assignment.partitions),
-                    assignment.zk_version,
-                )
-            ]
-            for topic, assignment in topics.items()
-        ]
+        writes = [[_topic_write(*item)] for item in topics.items()]
         outcomes = self._write_fenced(writes, epoch_zk_version)
         return dict(zip(topics, map(version_or_error, outcomes), strict=True))
+
+    def assign_topic_ids(
+        self, topics: Mapping[str, TopicAssignment], epoch_zk_version: int
+    ) -> Mapping[str, int | WriteError]:
+        """Replace topic znodes that get an id, and note the id where there are states already."""
+        paths = [znodes.TopicPartitionsZNode.path(topic) for topic in topics]
+        writes = [
+            [_topic_write(topic, assignment), *_note_of_id(path, node, assignment.topic_id)]
+            for (topic, assignment), path, node in zip(
+                topics.items(), paths, self._zookeeper.get_many(paths), strict=True
+            )
+        ]
+        outcomes = self._write_fenced(writes, epoch_zk_version)
+        return dict(zip(topics, map(_version_of_topic, outcomes), strict=True))
 
     def read_noted_topic_id(self, topic: str) -> TopicId | None:
         """Return the topic id in ``/brokers/topics/T/partitions``; None: it has none.
@@ -430,6 +435,32 @@ class ZkControllerStore(
     ) -> dict[TopicPartition, Outcome]:
         outcomes = self._write_fenced(list(writes.values()), epoch_zk_version)
         return dict(zip(writes, outcomes, strict=True))
+
+
+def _topic_write(topic: str, assignment: TopicAssignment) -> SetData:
+    data = znodes.TopicZNode.encode(assignment.topic_id, assignment.partitions)
+    return SetData(znodes.TopicZNode.path(topic), data, assignment.zk_version)
+
+
+def _note_of_id(path: str, node: Znode | None, topic_id: TopicId | None) -> Write:
+    """Return the write that notes an id; nothing if the first state does that, or it cannot."""
+    if node is None:
+        return []
+    try:
+        noted = znodes.TopicPartitionsZNode.decode(node.data)
+        number = decode_coordinated_partitions(path, node.data)
+    except BadDataError:
+        return []
+    if noted == topic_id:
+        return []
+    data = znodes.TopicPartitionsZNode.encode(topic_id, number)
+    return [SetData(path, data, node.stat.version)]
+
+
+def _version_of_topic(outcome: Outcome) -> int | WriteError:
+    if outcome == WriteRefused(WriteError.NO_NODE, 1):
+        return WriteError.BAD_VERSION  # the note is gone, not the topic
+    return version_or_error(outcome)
 
 
 def _paths_of_configs(topics: Collection[str]) -> list[str]:

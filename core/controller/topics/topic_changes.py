@@ -52,7 +52,8 @@ class TopicChanges:
 
     def load(self) -> None:
         """Learn every topic, its partitions and their leaderships at the start of a term."""
-        topics, _ = self._read_topics(self._services.store.read_topic_names())
+        names = self._services.store.read_topic_names()
+        topics, _ = self._read_topics(names, may_have_states=True)
         # If a znode was copied by hand, two topics have the same id: the older one keeps it.
         by_age = sorted(topics, key=lambda topic: topics[topic].created_zxid)
         learned = [topic for topic in by_age if self._learn(topic, topics[topic])]
@@ -77,7 +78,7 @@ class TopicChanges:
     def on_partition_modifications(self, topic: str) -> None:
         """Find added partitions, and a topic that was deleted and created again meanwhile."""
         was_bad = topic in self._context.bad_topics
-        topics, absent = self._read_topics([topic])
+        topics, absent = self._read_topics([topic], may_have_states=was_bad)
         if topic in absent and topic in self._context.all_topics:
             # Not left to TopicChange: by then there may be a new topic of that name.
             self._forget([topic])
@@ -132,11 +133,12 @@ class TopicChanges:
     # --- reading ---
 
     def _read_topics(
-        self, topics: Iterable[str]
+        self, topics: Iterable[str], *, may_have_states: bool
     ) -> tuple[dict[str, TopicAssignment], frozenset[str]]:
         """Read topics; those without an id get one, the unreadable ones are quarantined.
 
-        Returns the usable topics, and the names of those without a znode.
+        ``may_have_states``: other controllers may have led the topics. Returns the usable topics,
+        and the names of those without a znode.
         """
         usable: dict[str, TopicAssignment] = {}
         absent: frozenset[str] = frozenset()
@@ -162,7 +164,7 @@ class TopicChanges:
                     usable[topic] = read
                 else:
                     without_id[topic] = with_id
-            remaining = self._write_ids(without_id, usable)
+            remaining = self._write_ids(without_id, usable, are_noted=may_have_states)
             if not remaining:
                 break
         for topic in remaining:  # its watch has fired: it is read again soon
@@ -178,10 +180,10 @@ class TopicChanges:
         Tools that know no topic ids rewrite the znode without the id (KAFKA-12835): then the id in
         memory is written back, with the reassignments that such tools drop too. A new controller
         has no id in memory. Then a znode that was written more than once gets the id that was noted
-        with its first state. If no id was noted, because Kafka's controller created the states, the
-        topic gets the id that the controller's broker knows: logs have it already. If the topic has
-        no state, no broker was told of it: an id that the broker knows is of an earlier topic of
-        that name.
+        with its first state, or later if Kafka's controller created the states without an id. If no
+        id was noted, because that controller gave one, the topic gets the id that the controller's
+        broker knows: logs have it already. If the topic has no state, no broker was told of it: an
+        id that the broker knows is of an earlier topic of that name.
         """
         known = self._context.topic_id(topic)
         if known is not None and not self._is_another(topic, read):
@@ -220,12 +222,21 @@ class TopicChanges:
         return known is not None and known != read.created_zxid
 
     def _write_ids(
-        self, topics: dict[str, TopicAssignment], usable: dict[str, TopicAssignment]
+        self,
+        topics: dict[str, TopicAssignment],
+        usable: dict[str, TopicAssignment],
+        *,
+        are_noted: bool,
     ) -> list[str]:
-        """Write topics back with their ids; return those that others wrote since the read."""
+        """Write topics back with their ids; return those that others wrote since the read.
+
+        ``are_noted``: note the ids, too, as the first states of new topics do.
+        """
         if not topics:
             return []
-        outcomes = self._services.store.write_topics(topics, self._context.epoch_zk_version)
+        store = self._services.store
+        write = store.assign_topic_ids if are_noted else store.write_topics
+        outcomes = write(topics, self._context.epoch_zk_version)
         again: list[str] = []
         for topic, assignment in topics.items():
             outcome = outcomes[topic]
@@ -316,7 +327,8 @@ class TopicChanges:
     def _create(self, topics: list[str]) -> None:
         bad = self._context.bad_topics.keys() & set(topics)
         created: list[str] = []
-        for topic, assignment in self._read_topics(topics)[0].items():
+        read, _ = self._read_topics(topics, may_have_states=bool(bad))
+        for topic, assignment in read.items():
             if self._learn(topic, assignment):
                 created.append(topic)
                 self._services.outbox.note("%s: new topic", topic)

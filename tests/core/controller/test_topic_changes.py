@@ -167,6 +167,16 @@ def test_an_id_lost_before_the_term_is_restored_from_the_broker(parts: Controlle
     assert parts.topic("u").topic_id == topic_id(1), "never rewritten, so it is another topic"
 
 
+def test_an_id_given_to_a_topic_of_kafka_outlives_the_term(parts: ControllerParts) -> None:
+    parts.put_topic("t", {0: (1,)})
+    parts.put_state(T0, 1, (1,))
+    parts.topics.load()
+    parts.zookeeper.put(T, b'{"version":1,"partitions":{"0":[1],"1":[2]}}')  # by a tool
+    parts.context.remove_topic("t")  # another controller, whose broker has not heard of the topic
+    parts.topics.load()
+    assert parts.topic("t").topic_id == parts.context.topic_id("t") == topic_id(1)
+
+
 def test_a_lost_id_is_not_restored_from_an_earlier_topic_of_the_same_name(
     grown: ControllerParts,
 ) -> None:

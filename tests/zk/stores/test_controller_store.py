@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from regent.core.errors import (
@@ -642,6 +644,24 @@ def test_the_id_of_a_topic_is_stored_with_its_first_state(
     for garbage in (b"garbage", b'{"topic_id":"short"}'):
         server.put(TopicPartitionsZNode.path("u"), garbage)
         assert store.read_noted_topic_id("u") is None
+
+
+def test_an_id_that_a_topic_gets_is_stored_beside_the_states_that_it_has(
+    server: FakeZooKeeperServer, store: ZkControllerStore
+) -> None:
+    for topic in ("t", "u"):
+        put_topic(server, topic, 0)
+    path = TopicPartitionsZNode.path("t")
+    server.put(path, TopicPartitionsZNode.encode(None, 3))
+    topics = {
+        topic: replace(read, topic_id=topic_id(7))
+        for topic, read in store.read_topics(["t", "u"]).items()
+        if not isinstance(read, BadDataError)
+    }
+    assert store.assign_topic_ids(topics, 0) == {"t": 1, "u": 1}
+    assert store.assign_topic_ids(topics, 0)["t"] is WriteError.BAD_VERSION
+    assert server.snapshot()[path].data == TopicPartitionsZNode.encode(topic_id(7), 3)
+    assert TopicPartitionsZNode.path("u") not in server.snapshot()
 
 
 def test_states_are_created_under_nodes_that_exist_already(
