@@ -1,14 +1,17 @@
-"""``migrate check``: each obstacle is one line, with the remedy."""
+"""``migrate check``: each obstacle is one line, with the remedy. ``migrate back``: stray logs."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from click.testing import CliRunner, Result
 
+from regent.cli.main import cli
 from regent.core.admin.config_descriptions import ConfigSource
 from regent.core.errors import Errors
 from regent.core.model import BrokerInfo, EndPoint, LeaderAndIsr, ReplicaAssignment
@@ -18,6 +21,7 @@ from regent.core.protocol.messages.configs import (
     DescribeConfigsResult,
 )
 from regent.core.protocol.messages.log_dirs import DescribeLogDirsResponse, DescribeLogDirsResult
+from regent.storage.log_directory import LogDirectory
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.listener import KafkaListener
 from regent.transport.kafka.message_codec import encoded
@@ -307,3 +311,85 @@ def test_a_failed_log_directory_of_a_broker_of_kafka(cluster: FakeCluster, serve
     assert obstacles(cluster) == [
         "broker 0: log directory /b has failed: replace its disk, and restart it first"
     ]
+
+
+# --- back ---
+
+HEX = "0123456789abcdef" * 2
+
+
+def stray_log(directory: Path, topic: str) -> Path:
+    path = directory / f"{topic}-0.{HEX}-stray"
+    path.mkdir(parents=True)
+    (path / "00000000000000000000.log").write_bytes(b"records")
+    return path
+
+
+@pytest.fixture
+def log_dirs(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
+    """Two log directories, on two disks if the machine has a second one."""
+    memory = Path("/dev/shm")
+    with TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
+        yield tmp_path / "one", Path(folder) / "two"
+
+
+def back(log_dirs: Sequence[Path], target: Path) -> Result:
+    file = log_dirs[0].parent / "server.properties"
+    file.write_text(f"broker.id=3\nzookeeper.connect=z\nlog.dirs={','.join(map(str, log_dirs))}\n")
+    command = ["migrate", "back", "--kafka-properties", str(file), "--move-to", str(target)]
+    return CliRunner().invoke(cli, command)
+
+
+def test_stray_logs_leave_the_log_directories(log_dirs: tuple[Path, Path], tmp_path: Path):
+    strays = [stray_log(folder, topic) for folder in log_dirs for topic in ("a", "b" * 200)]
+    strays[2:] = [path.rename(path.with_name(f"c{path.name}")) for path in strays[2:]]
+    others = [folder / name for folder in log_dirs for name in (f"t-0.{HEX}-delete", "t-stray-1")]
+    for other in others:
+        other.mkdir()
+    target = tmp_path / "moved" / "here"
+    moved = [target / path.name for path in strays]
+    done = back(log_dirs, target)
+    assert (done.exit_code, done.stdout.splitlines()) == (0, [*map(str, moved)]), done.output
+    assert all((path / "00000000000000000000.log").read_bytes() == b"records" for path in moved)
+    assert sorted(target.iterdir()) == sorted(moved)
+    left = sorted(path for folder in log_dirs for path in folder.iterdir() if path.is_dir())
+    assert left == sorted(others)
+    again = back(log_dirs, target)
+    assert (again.exit_code, again.stdout) == (0, "")
+    assert "nothing to move" in again.stderr
+
+
+def test_an_interrupted_move_of_stray_logs_is_ended(log_dirs: tuple[Path, Path], tmp_path: Path):
+    target = tmp_path / "moved"
+    unfinished = stray_log(log_dirs[1], "a")
+    whole = stray_log(log_dirs[1], "b")
+    (target / f"{unfinished.name}.part" / "half").mkdir(parents=True)
+    stray_log(target, "b")
+    log_dirs[0].mkdir()
+    assert back(log_dirs, target).exit_code == 0
+    assert {path.name for path in target.iterdir()} - {f"{unfinished.name}.part"} == {
+        unfinished.name,
+        whole.name,
+    }
+    assert not (target / unfinished.name / "half").exists()
+    other = stray_log(log_dirs[0], "b")
+    (other / "00000000000000000007.log").write_bytes(b"more")
+    refused = back(log_dirs, target)
+    assert refused.exit_code == 1
+    assert "is there already, with other files" in refused.stderr
+    assert (other / "00000000000000000007.log").exists()
+
+
+def test_no_log_is_moved_that_a_broker_may_use(log_dirs: tuple[Path, Path], tmp_path: Path):
+    strays = [stray_log(folder, "a") for folder in log_dirs]
+    used = LogDirectory(log_dirs[1])
+    used.open(3)
+    in_use = back(log_dirs, tmp_path / "moved")
+    used.close()
+    inside = back(log_dirs, log_dirs[1] / "moved")
+    absent = back([*log_dirs, tmp_path / "three"], tmp_path / "moved")
+    for refused, reason in ((in_use, "in use"), (inside, "is in"), (absent, "is not there")):
+        assert refused.exit_code == 1
+        assert reason in refused.stderr
+    assert all(path.is_dir() for path in strays)
+    assert not (tmp_path / "three").exists()

@@ -221,6 +221,7 @@ class MovedCluster:
             "PUBLIC_KEY": self._public_key,
             "/etc/kafka/": f"{self.kafkas[broker].directory}/",
             "/var/lib/kafka/regent-1": f"regent-{broker}",
+            "/var/lib/kafka/stray-logs": "stray-logs",
             "shutdown 1": f"shutdown {broker}",
         }.items():
             text = text.replace(of_page, here)
