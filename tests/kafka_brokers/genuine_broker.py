@@ -215,12 +215,12 @@ class GenuineBroker:
     def stop(self) -> None:
         """Shut it down in the controlled way, and wait until it has ended."""
         self.signal(signal.SIGTERM)
-        self._await_end()
+        self.await_end()
 
     def kill(self) -> None:
         """End it by ``kill -9``."""
         self.signal(signal.SIGKILL)
-        self._await_end()
+        self.await_end()
 
     def close(self) -> None:
         """End the process in any state."""
@@ -228,6 +228,7 @@ class GenuineBroker:
             self.kill()
         self._output.close()
 
-    def _await_end(self) -> None:
+    def await_end(self) -> None:
+        """Wait until it has ended, after a signal."""
         assert self._process is not None
         self._process.wait(scaled(STOP_S))

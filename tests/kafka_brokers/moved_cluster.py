@@ -230,7 +230,10 @@ class MovedCluster:
     def _perform(self, line: str, broker: BrokerId) -> str:
         kafka = self.kafkas[broker]
         if line.startswith("kafka-server-stop.sh"):
-            kafka.stop()
+            kafka.signal(signal.SIGTERM)  # as the script, which does not wait
+        elif line.startswith("while pgrep"):
+            self._shell(line, kafka.directory)
+            kafka.await_end()
         elif line.startswith("kafka-server-start.sh"):
             kafka.start()
             kafka.await_serving(WAIT_S)
