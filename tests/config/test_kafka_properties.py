@@ -248,6 +248,19 @@ def test_logins_are_taken_from_lines_of_jaas(read: Read, tmp_path: Path):
     assert "s;ecret" not in repr(found)
 
 
+def test_a_line_of_jaas_is_read_as_kafka_reads_it(read: Read):
+    text = NEEDED + SASL + "sasl.mechanism.inter.broker.protocol=PLAIN\n"
+    text += "sasl.enabled.mechanisms=PLAIN\nlistener.name.in.plain.sasl.jaas.config=x required"
+    users = " username='b' password='it\"s' user_b='it\"s';\n"
+    out = users.replace(" user_", "\\\n user_").replace("in.", "out.")
+    text_of_out = "listener.name.out.plain.sasl.jaas.config=x required" + out
+    found = read(text + users + text_of_out)
+    assert set(found.secret_files.values()) == {'it"s\n', 'b:plain$it"s\n'}
+    (line,) = problems(read, text + users.replace(";", "") + text_of_out)
+    assert "listener.name.in.plain.sasl.jaas.config must be: MODULE required" in line
+    assert "it" not in line.split("must be")[0].split("listener")[1]
+
+
 def test_kerberos_is_refused_also_where_it_is_kafkas_default(read: Read):
     named = [line.split()[0] for line in problems(read, NEEDED + SASL + LOGIN)]
     assert named == ["sasl.enabled.mechanisms", "sasl.mechanism.inter.broker.protocol"]
