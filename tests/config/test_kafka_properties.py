@@ -163,6 +163,8 @@ def test_a_value_that_cannot_be_honoured_is_refused(read: Read, name: str):
         "zookeeper.ssl.client.enable=false",
         "zookeeper.ssl.protocol=TLSv1.2",
         "inter.broker.protocol.version=2.4",
+        "inter.broker.protocol.version=2.4.1",
+        "inter.broker.protocol.version=2.4-IV1",
         "inter.broker.protocol.version=3.9-IV0",
         "log.message.format.version=3.0-IV1",
         "log.message.format.version=0.11.0",
@@ -177,7 +179,7 @@ def test_a_value_that_changes_nothing_is_not_refused(read: Read, text: str):
     read(f"{NEEDED}{LOOPBACK}{text}\n")
 
 
-@pytest.mark.parametrize("version", ["2.3", "0.10.2", "4.0", "2.40", "1.0"])
+@pytest.mark.parametrize("version", ["2.3", "2.4-IV0", "0.10.2", "4.0", "2.40", "1.0"])
 def test_the_protocols_of_other_versions_are_refused(read: Read, version: str):
     text = f"inter.broker.protocol.version={version}\n"
     assert "Kafka 2.4 to 3.9" in problems(read, NEEDED + LOOPBACK + text)[0]
