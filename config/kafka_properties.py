@@ -385,6 +385,7 @@ class _Reading:
             self._problems.append(f"{self._path}: {error}")
             return
         name = listeners.inter_broker_name
+        of_brokers = (name, listeners.control_plane_name)
         told = next(one for one in listeners.advertised if one.listener == name)
         if not self._has("broker", "host"):
             broker["host"] = listeners.inter_broker.host
@@ -392,7 +393,7 @@ class _Reading:
                 broker["advertised_host"] = told.host
         for endpoint in listeners.listening:
             if SecurityProtocol(endpoint.security_protocol).has_sasl:
-                self._take_logins(endpoint, is_of_brokers=endpoint.listener == name)
+                self._take_logins(endpoint, is_of_brokers=endpoint.listener in of_brokers)
 
     def _of_listener(self, listener: str, name: str) -> Any:
         """Return a setting of logins; None: neither the command line nor the file has it."""

@@ -163,11 +163,6 @@ REFUSED: Final[Mapping[str, Refusal]] = {
     "zookeeper.metadata.migration.enable": Refusal(
         _FALSE, "a cluster that moves to KRaft cannot have brokers of Regent: remove it first"
     ),
-    "control.plane.listener.name": Refusal(
-        _NONE,
-        "requests of the controller have a port of their own, regent.control.port: remove it at"
-        " all brokers",
-    ),
     "authorizer.class.name": Refusal(
         r"(?:kafka\.security\.authorizer\.AclAuthorizer)?",
         "only kafka.security.authorizer.AclAuthorizer is offered",

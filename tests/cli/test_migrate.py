@@ -133,7 +133,6 @@ def test_nothing_is_in_the_way(kafka: FakeCluster):
 def test_the_settings_that_a_broker_has_are_examined(cluster: FakeCluster, serve: Serve):
     settings = {
         "inter.broker.protocol.version": "2.3-IV1",
-        "control.plane.listener.name": "CONTROL",
         "authorizer.class.name": "my.Authorizer",
         "num.partitions": "2000000",
         "zookeeper.ssl.client.enable": "true",
@@ -146,7 +145,7 @@ def test_the_settings_that_a_broker_has_are_examined(cluster: FakeCluster, serve
     ]
     shown = cluster.run("migrate", "check")
     assert shown.exit_code == 1
-    assert shown.stdout.splitlines() == [*lines, "5 obstacles"]
+    assert shown.stdout.splitlines() == [*lines, "4 obstacles"]
 
 
 def test_brokers_that_are_too_old_or_do_not_answer(cluster: FakeCluster, serve: Serve):

@@ -134,7 +134,7 @@ def test_a_wrong_id_is_refused(read: Read, text: str):
 def test_all_that_cannot_be_honoured_is_refused_at_once(read: Read):
     text = NEEDED + LOOPBACK + "process.roles=broker\ninter.broker.protocol.version=2.3-IV1\n"
     text += "authorizer.class.name=my.Authorizer\nzookeeper.ssl.client.enable=true\n"
-    text += "control.plane.listener.name=CONTROL\nnum.partitions=0\n"
+    text += "num.partitions=0\n"
     text += "zookeeper.ssl.truststore.password=secret\n"
     lines = problems(read, text)
     assert [line.split()[0] for line in lines] == [
@@ -142,7 +142,6 @@ def test_all_that_cannot_be_honoured_is_refused_at_once(read: Read):
         "inter.broker.protocol.version=2.3-IV1",
         "authorizer.class.name=my.Authorizer",
         "zookeeper.ssl.client.enable=true",
-        "control.plane.listener.name=CONTROL",
         "num.partitions",
         "zookeeper.ssl.truststore.password",
     ]
@@ -261,6 +260,17 @@ def test_a_line_of_jaas_is_read_as_kafka_reads_it(read: Read):
     (line,) = problems(read, text + users.replace(";", "") + text_of_out)
     assert "listener.name.in.plain.sasl.jaas.config must be: MODULE required" in line
     assert "it" not in line.split("must be")[0].split("listener")[1]
+
+
+def test_a_listener_of_the_controllers_requests_is_taken_with_its_login(read: Read):
+    text = NEEDED + SASL + LOGIN + LOGIN.replace("name.in.", "name.out.").replace("ecret", "")
+    text += "sasl.mechanism.inter.broker.protocol=SCRAM-SHA-512\n"
+    text += "sasl.enabled.mechanisms=SCRAM-SHA-512\ncontrol.plane.listener.name=OUT\n"
+    found = read(text)
+    assert set(found.secret_files.values()) == {"s;ecret\n", "s;\n"}
+    control_plane = settings_of(found).listeners.control_plane
+    assert control_plane is not None
+    assert control_plane.listener == "OUT"
 
 
 def test_kerberos_is_refused_also_where_it_is_kafkas_default(read: Read):

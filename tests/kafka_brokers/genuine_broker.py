@@ -111,7 +111,8 @@ class GenuineBroker:
 
     ``settings`` are Kafka's. ``jaas``: the file with the login of ZooKeeper, if it has one.
     ``login``: librdkafka's settings of a client of its listener, whose protocol is ``protocol``.
-    ``jvm_options``: other ones than those for a small broker that starts quickly.
+    ``more_listeners``: others, each after a comma. ``jvm_options``: other ones than those for a
+    small broker that starts quickly.
     """
 
     def __init__(
@@ -124,6 +125,7 @@ class GenuineBroker:
         jaas: Path | None = None,
         settings: Mapping[str, object] | None = None,
         protocol: str = "PLAINTEXT",
+        more_listeners: str = "",
         login: Mapping[str, str] | None = None,
         jvm_options: Sequence[str] = _JVM_OPTIONS,
     ) -> None:
@@ -140,7 +142,7 @@ class GenuineBroker:
         (directory / "log4j.properties").write_text(_LOG4J.format(file=self.log))
         named: dict[str, object] = {
             "broker.id": broker_id,
-            "listeners": f"{protocol}://{LOOPBACK}:{self.port}",
+            "listeners": f"{protocol}://{LOOPBACK}:{self.port}{more_listeners}",
             "zookeeper.connect": zookeeper,
             "zookeeper.set.acl": str(jaas is not None).lower(),
             "log.dirs": directory / "data",

@@ -71,6 +71,7 @@ class MovedCluster:
         secured: Secured | None = None,
         settings: Mapping[str, object] | None = None,
         log_dirs: Sequence[str] = ("data",),
+        more_listeners: str = "",
     ) -> None:
         self.zookeeper = zookeeper
         self._log_dirs = log_dirs
@@ -93,6 +94,7 @@ class MovedCluster:
                     **({} if secured is None else secured.broker),
                 },
                 protocol=protocol,
+                more_listeners=more_listeners,
                 login=login,
             )
             for broker in BROKERS
