@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from regent.cli.main import cli
+from regent.config.private_files import write_private
 from regent.core.admin.config_descriptions import ConfigSource
 from regent.core.errors import Errors
 from regent.core.model import BrokerInfo, EndPoint, LeaderAndIsr, ReplicaAssignment
@@ -32,6 +33,7 @@ from regent.zk.znodes import (
     DeleteTopicsTopicZNode,
     ReassignPartitionsZNode,
 )
+from tests.support.certificates import Authority
 from tests.support.fake_cluster import FakeCluster
 
 Serve = Callable[..., int]
@@ -275,6 +277,36 @@ def test_files_of_brokers_are_examined_instead_of_what_the_brokers_say(
     assert "allow-unauthenticated" in strangers
     twice = obstacles(cluster, "--kafka-properties", str(good), "--kafka-properties", str(good))
     assert "broker.id=0 is that of another file" in twice[0]
+
+
+@pytest.mark.parametrize(
+    ("user", "is_refused"), [("broker-1", False), ("broker-2", True), ("kafka", False)]
+)
+@pytest.mark.parametrize("kind", ["login", "certificate"])
+def test_a_broker_with_the_user_of_another_one(
+    kafka: FakeCluster, tmp_path: Path, kind: str, user: str, is_refused: bool
+):
+    file = tmp_path / "server.properties"
+    text = "broker.id=1\nzookeeper.connect=z\n"
+    if kind == "login":
+        text += "listeners=SASL_PLAINTEXT://127.0.0.1:1\nsasl.enabled.mechanisms=SCRAM-SHA-256\n"
+        text += "security.inter.broker.protocol=SASL_PLAINTEXT\n"
+        text += "sasl.mechanism.inter.broker.protocol=SCRAM-SHA-256\n"
+        text += "listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config=x required"
+        text += f" username='{user}' password='p';\n"
+    else:
+        authority = Authority(tmp_path)
+        text += "listeners=SSL://127.0.0.1:1\nsecurity.inter.broker.protocol=SSL\n"
+        text += "ssl.client.auth=required\nssl.keystore.type=PEM\nssl.truststore.type=PEM\n"
+        text += f"ssl.keystore.location={authority.keystore(user)}\n"
+        text += f"ssl.truststore.location={authority.trusted}\n"
+        text += "ssl.principal.mapping.rules=RULE:^CN=([^,]*),.*$/$1/\n"
+    write_private(file, text)
+    if not is_refused:
+        assert kafka.json("migrate", "check", "--kafka-properties", str(file))["ready"]
+        return
+    (line,) = obstacles(kafka, "--kafka-properties", str(file))
+    assert line.startswith(f"{file}: broker 1 connects to others as the user broker-2, and")
 
 
 def test_brokers_without_a_common_name_of_a_listener(kafka: FakeCluster, serve: Serve):
