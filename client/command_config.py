@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from regent.config.java_properties import parse_properties, unescaped
+from regent.config.java_properties import jaas_options, read_properties
 from regent.config.private_files import read_private
 from regent.config.tables.tls import TlsConfig
 from regent.core.errors import RegentError
@@ -39,7 +39,6 @@ _SASL_OF_LIBRDKAFKA: Final = {
 """It refuses what else Kafka's clients have: classes of Java, and times of their logins."""
 
 _SECRETS: Final = re.compile(r"(?i).*(password|jaas|secret|keystore\.key|token).*")
-_JAAS: Final = re.compile(r"\b(username|password|tokenauth)\s*=\s*\"((?:\\.|[^\"\\])*)\"")
 _OF_SERVERS: Final = {"ssl_client_auth", "ssl_principal_mapping_rules"}
 
 
@@ -58,11 +57,9 @@ class CommandConfig:
     def read(cls, path: Path) -> CommandConfig:
         """Read a file, and the files that it names. Raises ``CommandConfigError``."""
         try:
-            properties = dict(parse_properties(path.read_text(encoding="utf-8")))
+            properties = dict(read_properties(path))
         except OSError as error:
             raise CommandConfigError(f"--command-config {path}: {error.strerror}") from None
-        except UnicodeDecodeError:
-            raise CommandConfigError(f"--command-config {path}: is not text") from None
         except ValueError as error:
             raise CommandConfigError(f"--command-config {path}: {error}") from None
         secret = next((name for name in properties if _SECRETS.fullmatch(name)), None)
@@ -130,12 +127,20 @@ class CommandConfig:
         if token:
             path = Path(token.removeprefix("file://"))
             return ClientSasl.of_file(mechanism, "", path, f"a token ({_TOKEN_URL})")
-        options = dict(_JAAS.findall(self.properties.get(_LOGIN, "")))
+        options = self._jaas()
         if not options.keys() >= {"username", "password"}:
             raise RegentError(f'{_LOGIN} must have username="…" and password="…"')
-        user, password = unescaped(options["username"]), unescaped(options["password"])
+        user, password = options["username"], options["password"]
         by_token = options.get("tokenauth", "").lower() == "true"
         return ClientSasl(mechanism, user, lambda: password, by_token)
+
+    def _jaas(self) -> dict[str, str]:
+        """Return the options of the login. Raises ``RegentError``."""
+        text = self.properties.get(_LOGIN, "")
+        try:
+            return jaas_options(text) if text else {}
+        except ValueError as error:
+            raise RegentError(f"{_LOGIN} {error}") from None
 
     def for_librdkafka(self) -> dict[str, str]:
         """Return the same in the words of librdkafka. Raises ``CommandConfigError``."""
@@ -144,15 +149,16 @@ class CommandConfig:
             with self._naming_the_file():
                 words |= _tls_for_librdkafka(self.tls())
         if self.protocol.has_sasl:
-            of_sasl = dict(self.of_sasl)
-            of_login = dict(_JAAS.findall(of_sasl.pop(_LOGIN, "")))
-            if of_login.pop("tokenauth", "").lower() == "true":
+            with self._naming_the_file():
+                of_login = self._jaas()
+            if of_login.get("tokenauth", "").lower() == "true":
                 raise CommandConfigError(
                     f"--command-config {self.path}: librdkafka, which this command uses, cannot log"
                     " in with a delegation token"
                 )
-            words |= {f"sasl.{name}": unescaped(text) for name, text in of_login.items()}
-            words |= {n: text for n, text in of_sasl.items() if n in _SASL_OF_LIBRDKAFKA}
+            names = of_login.keys() & {"username", "password"}
+            words |= {f"sasl.{name}": of_login[name] for name in names}
+            words |= {n: text for n, text in self.of_sasl.items() if n in _SASL_OF_LIBRDKAFKA}
         return words
 
     @contextmanager

@@ -13,7 +13,7 @@ from regent.client.partitions import DescribedPartition, Topics, read_partitions
 from regent.client.wording import counted, listed
 from regent.config.kafka_properties import read_kafka_properties
 from regent.config.kafka_treatments import REFUSED, TAKEN
-from regent.config.settings import DYNAMIC_LISTENER_SETTINGS, KAFKA_SETTINGS
+from regent.config.settings import DYNAMIC_LISTENER_SETTINGS, KAFKA_SETTINGS, Settings
 from regent.config.settings_file import load_settings
 from regent.core.admin.config_descriptions import ConfigSource
 from regent.core.admin.config_problems import (
@@ -33,6 +33,7 @@ from regent.core.protocol.messages.configs import (
     DescribeConfigsResult,
 )
 from regent.core.security.scram import ScramMechanism, parsed_credential
+from regent.core.security.session import USER_TYPE, KafkaPrincipal, SecurityProtocol, Session
 from regent.transport.kafka.api import KafkaApiKey
 from regent.transport.kafka.kafka_releases import OLDEST_RELEASE, ApiVersionsAnswer, release_of
 from regent.zk.codecs.admin_znodes import DEFAULT_ENTITY_NAME
@@ -91,7 +92,8 @@ def _check_files(files: Sequence[Path], found: Obstacles, minima: set[int]) -> s
     for path in files:
         try:
             read = read_kafka_properties(path, {})
-            load_settings(None, {}, kafka_properties=(path, read.tables))
+            settings = load_settings(None, {}, kafka_properties=(path, read.tables))
+            found.add("settings", *_of_login(path, read.broker_id, settings))
         except RegentError as error:
             found.add("settings", *str(error).splitlines())
             continue
@@ -104,6 +106,31 @@ def _check_files(files: Sequence[Path], found: Obstacles, minima: set[int]) -> s
         ids.add(read.broker_id)
         minima.add(read.tables.get("log", {}).get("min_insync_replicas", 1))
     return ids
+
+
+def _of_login(path: Path, broker_id: BrokerId, settings: Settings) -> Iterator[str]:
+    """Name a login of a broker at others that is the name of another broker.
+
+    Raises ``RegentError``.
+    """
+    from regent.transport.kafka.tls import user_of_broker
+
+    for endpoint in (settings.listeners.inter_broker, settings.listeners.control_plane):
+        if endpoint is None:
+            continue
+        protocol = SecurityProtocol(endpoint.security_protocol)
+        own = settings.of_listener(endpoint.listener)
+        user = ""
+        if protocol.has_sasl:
+            user = own.sasl.sasl_inter_broker_user
+        elif protocol.has_tls and own.tls.ssl_client_auth != "none":
+            user = user_of_broker(own.tls)
+        if not Session("", KafkaPrincipal(USER_TYPE, user)).may_act_as(broker_id):
+            yield (
+                f"{path}: broker {broker_id} connects to others as the user {user}, and a user"
+                f" broker-N may be broker N only: give it the user broker-{broker_id} or one with"
+                " another kind of name"
+            )
 
 
 def _of_kraft(admin: ZkAdminStore) -> Iterator[str]:

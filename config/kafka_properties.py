@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from regent.config.java_properties import parse_properties, unescaped
+from regent.config.java_properties import jaas_options, parse_properties, read_properties
 from regent.config.kafka_treatments import IGNORED, OURS, REFUSED, TAKEN
 from regent.config.listeners import Listeners, ListenersError
 from regent.config.private_files import read_private, write_private
@@ -29,7 +29,6 @@ from regent.core.setting import ConfigType, Setting
 _LISTENER: Final = re.compile(r"listener\.name\.([a-z0-9_.-]+?)\.(.+)")
 _MECHANISMS: Final = ("plain", "scram-sha-256", "scram-sha-512", "oauthbearer", "gssapi")
 _JAAS: Final = ".sasl.jaas.config"
-_JAAS_OPTION: Final = re.compile(r"([\w.$-]+)\s*=\s*(?:\"((?:\\.|[^\"\\])*)\"|([^\s;\"]+))")
 _USER: Final = "user_"
 _SECRETS: Final = ("delegation.token.secret.key", "delegation.token.master.key")
 _JKS: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
@@ -41,7 +40,6 @@ _UNITS: Final = {  # Kafka's other names of a setting, the most important first
     "log.roll.jitter.ms": (("log.roll.jitter.hours", 3_600_000),),
     "controller.socket.timeout.ms": (),
 }
-_BLANK: Final = "".join(map(chr, range(33)))  # what Java trims
 _DEFAULT_LISTENERS: Final = "PLAINTEXT://:9092"
 _DEFAULT_LOG_DIR: Final = "/tmp/kafka-logs"
 
@@ -112,19 +110,19 @@ class _Reading:
         self._given = given
         self._tables: dict[str, dict[str, Any]] = {}
         self._of_listeners: dict[str, dict[str, Any]] = {}
-        self._logins: dict[tuple[str, str], str] = {}  # by listener and mechanism
+        self._logins: dict[tuple[str, str], Mapping[str, str]] = {}  # by listener and mechanism
         self._ignored: dict[str, list[str]] = {}
         self._unknown: list[str] = []
         self._problems: list[str] = []
         self._secret_files: dict[str, str] = {}
         self._is_secret: str | None = None
         try:
-            rows = [*parse_properties(path.read_text(encoding="iso-8859-1"))]
+            rows = read_properties(path)
         except OSError as error:
             raise SettingsError(f"--kafka-properties {path}: {error.strerror}") from None
         except ValueError as error:
             raise SettingsError(f"--kafka-properties {path}: {error}") from None
-        self._properties = {name: text.strip(_BLANK) for name, text in rows}
+        self._properties = dict(rows)
         counts = Counter(name for name, _ in rows)
         self._repeated = tuple(name for name, count in counts.items() if count > 1)
 
@@ -161,7 +159,9 @@ class _Reading:
         )
 
     def _refuse(self, name: str, problem: str) -> None:
-        self._problems.append(f"{self._path}: {name} {problem}")
+        begin = f"{self._path}: {name} "
+        if not any(line.startswith(begin) for line in self._problems):
+            self._problems.append(begin + problem)
 
     def _has(self, table: str, name: str) -> bool:
         """Whether the command line, or the file under Regent's own name, has a setting."""
@@ -297,7 +297,10 @@ class _Reading:
         mechanism, _, of_mechanism = own.partition(".")
         if own.endswith(_JAAS) and own.removesuffix(_JAAS) in _MECHANISMS:
             self._is_secret = self._is_secret or name
-            self._logins[listener, own.removesuffix(_JAAS)] = text
+            try:
+                self._logins[listener, own.removesuffix(_JAAS)] = jaas_options(text)
+            except ValueError as error:
+                self._refuse(name, str(error))
             return
         bare = of_mechanism if mechanism in _MECHANISMS else own
         entry = next(
@@ -382,6 +385,7 @@ class _Reading:
             self._problems.append(f"{self._path}: {error}")
             return
         name = listeners.inter_broker_name
+        of_brokers = (name, listeners.control_plane_name)
         told = next(one for one in listeners.advertised if one.listener == name)
         if not self._has("broker", "host"):
             broker["host"] = listeners.inter_broker.host
@@ -389,7 +393,7 @@ class _Reading:
                 broker["advertised_host"] = told.host
         for endpoint in listeners.listening:
             if SecurityProtocol(endpoint.security_protocol).has_sasl:
-                self._take_logins(endpoint, is_of_brokers=endpoint.listener == name)
+                self._take_logins(endpoint, is_of_brokers=endpoint.listener in of_brokers)
 
     def _of_listener(self, listener: str, name: str) -> Any:
         """Return a setting of logins; None: neither the command line nor the file has it."""
@@ -411,7 +415,7 @@ class _Reading:
                     "is not set: for Kafka it is GSSAPI (Kerberos), which is not offered: set"
                     f" {SaslConfig.sasl_mechanism_inter_broker_protocol}, for example",
                 )
-        users = self._login(listener, "plain")
+        users = self._logins.get((listener, "plain"), {})
         plain = {k.removeprefix(_USER): v for k, v in users.items() if k.startswith(_USER)}
         enabled = str(self._of_listener(listener, "sasl_enabled_mechanisms") or "").split(",")
         if self._of_listener(listener, "sasl_plain_users_file"):
@@ -427,7 +431,7 @@ class _Reading:
             lines = [f"{user}:plain${password}" for user, password in plain.items()]
             self._secret_files[f"{listener}-users"] = "\n".join((*lines, ""))
         mechanism = self._of_listener(listener, "sasl_mechanism_inter_broker_protocol")
-        login = self._login(listener, str(mechanism).lower())
+        login = self._logins.get((listener, str(mechanism).lower()), {})
         is_known = self._of_listener(listener, "sasl_inter_broker_password_file")
         if is_of_brokers and not is_known and login.keys() >= {"username", "password"}:
             own["sasl_inter_broker_user"] = login["username"]
@@ -440,13 +444,6 @@ class _Reading:
                 " (not in a file of JAAS), or use --sasl-inter-broker-user and"
                 " --sasl-inter-broker-password-file",
             )
-
-    def _login(self, listener: str, mechanism: str) -> Mapping[str, str]:
-        """Return the options in a line of JAAS."""
-        text = self._logins.get((listener, mechanism), "")
-        return {
-            name: word or unescaped(quoted) for name, quoted, word in _JAAS_OPTION.findall(text)
-        }
 
     def _all_tables(self, logins: Path) -> Given:
         """Return what is taken; files of secrets are below ``logins``."""

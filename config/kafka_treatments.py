@@ -153,7 +153,7 @@ _NO_TLS: Final = (
 _LISTENERS: Final = "Kafka 3 has removed it: write its value in listeners or advertised.listeners"
 _QUOTA: Final = "Kafka 3 has removed it: set a default quota in ZooKeeper with kafka-configs.sh"
 _OAUTH: Final = r"org\.apache\.kafka\.common\.security\.oauthbearer\.(?:secured\.)?OAuthBearer"
-_VERSION: Final = r"(?:2\.[4-8]|3\.[0-9])(?:[.-].*)?"
+_VERSION: Final = r"(?:2\.4(?!-IV0$)|2\.[5-8]|3\.[0-9])(?:[.-].*)?"
 _NEW_FORMAT: Final = r"(?:0\.11|[1-9]\.[0-9])(?:[.-].*)?"
 
 REFUSED: Final[Mapping[str, Refusal]] = {
@@ -163,17 +163,14 @@ REFUSED: Final[Mapping[str, Refusal]] = {
     "zookeeper.metadata.migration.enable": Refusal(
         _FALSE, "a cluster that moves to KRaft cannot have brokers of Regent: remove it first"
     ),
-    "control.plane.listener.name": Refusal(
-        _NONE,
-        "requests of the controller have a port of their own, regent.control.port: remove it at"
-        " all brokers",
-    ),
     "authorizer.class.name": Refusal(
         r"(?:kafka\.security\.authorizer\.AclAuthorizer)?",
         "only kafka.security.authorizer.AclAuthorizer is offered",
     ),
     "inter.broker.protocol.version": Refusal(
-        _VERSION, "brokers speak the protocols of Kafka 2.4 to 3.9: raise it at all brokers first"
+        _VERSION,
+        "brokers speak the protocols of Kafka 2.4 to 3.9, from 2.4-IV1 on: raise it at all brokers"
+        " first",
     ),
     "log.message.format.version": Refusal(
         _NEW_FORMAT,

@@ -283,7 +283,7 @@ def kafka_properties_page() -> str:
     for name in sorted({*taken, *IGNORED, *REFUSED}):
         shown = f"`{name}`" + (" (removed from Kafka)" if name in REMOVED else "")
         refusal = REFUSED.get(name)
-        if name in taken and name != "control.plane.listener.name":
+        if name in taken:
             why = taken[name] + (
                 "" if refusal is None else f"; others are refused: {refusal.remedy}"
             )

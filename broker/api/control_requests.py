@@ -196,8 +196,10 @@ class _ControlRequests:
     async def _is_of_controller(self, request: KafkaRequest, asked: Message) -> bool:
         """Whether the sender may be a controller of Kafka; its epochs are checked later."""
         sender = asked.controller_id, asked.controller_epoch
-        if asked.is_k_raft_controller or not request.session.may_replicate_as(asked.controller_id):
-            self._warn(request, f"of controller {sender[0]}, which is in KRaft mode or another's")
+        if asked.is_k_raft_controller:
+            self._warn(request, f"of controller {sender[0]}, which is in KRaft mode")
+            return False
+        if not request.may_act_as(asked.controller_id):
             return False
         if sender == self._believed:
             return True

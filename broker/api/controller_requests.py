@@ -134,7 +134,7 @@ class _Controller:
         """
         if not self._access.is_active():
             return Errors.NOT_CONTROLLER
-        is_itself = request.session.may_replicate_as(broker_id)
+        is_itself = request.may_act_as(broker_id)
         if not is_itself or broker_epoch == UNKNOWN_BROKER_EPOCH:
             return Errors.CLUSTER_AUTHORIZATION_FAILED
         return self._registered.refusal(broker_id, broker_epoch) or Errors.NONE

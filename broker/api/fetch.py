@@ -237,7 +237,7 @@ def fetch_apis(
 
 
 def _may_follow(request: KafkaRequest, replica_id: BrokerId) -> bool:
-    is_itself = request.session.may_replicate_as(replica_id)
+    is_itself = request.may_act_as(replica_id)
     return is_itself and request.may(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER)
 
 
@@ -247,7 +247,7 @@ def _denied(
     """Return the answers to partitions that the client may not read."""
     positions = asked.request.positions
     if asked.replica_id >= 0:
-        if not (serves_followers and request.session.may_replicate_as(asked.replica_id)):
+        if not (serves_followers and request.may_act_as(asked.replica_id)):
             return dict.fromkeys(positions, _OF_FOLLOWER)
         may_follow = _may_follow(request, asked.replica_id)
         return {} if may_follow else dict.fromkeys(positions, _DENIED)

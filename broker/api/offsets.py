@@ -126,7 +126,7 @@ def _may_read(
     """Whether the sender may be told offsets of a partition as this replica; -1: as a consumer."""
     if replica_id < 0:
         return True
-    if not request.session.may_replicate_as(replica_id):
+    if not request.may_act_as(replica_id):
         return False
     if registered is None:
         return serves_followers

@@ -64,7 +64,7 @@ class Session:
     security_protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
     by_token: bool = False
 
-    def may_replicate_as(self, broker_id: int) -> bool:
-        """Whether the client may be the follower with this id: a user ``broker-N`` only as N."""
+    def may_act_as(self, broker_id: int) -> bool:
+        """Whether the client may be the broker with this id: a user ``broker-N`` only N."""
         of_user = KeyOwner.named(self.principal.name).broker_id
         return of_user is None or of_user == broker_id

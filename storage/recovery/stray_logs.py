@@ -8,7 +8,9 @@ topic is deleted. Damaged logs become stray too, but are never used again.
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,7 +22,7 @@ from regent.core.model import TopicPartition
 from regent.core.protocol.control import TopicId
 from regent.storage.checkpoints import parse_numbers, read_rows, read_topic_id, write_rows
 from regent.storage.files import sync_path, synced_afterwards
-from regent.storage.log_names import STRAY, is_moved, is_name_of
+from regent.storage.log_names import STRAY, TO_DELETE, is_moved, is_name_of
 
 STRAY_KEPT_MS = 24 * 60 * 60 * 1000
 """How long to keep a stray log if other brokers have its partition."""
@@ -182,6 +184,53 @@ def read_checkpoint(path: Path) -> StrayLogCheckpoint:
 def remove_checkpoint(path: Path) -> None:
     """Remove the offsets of a stray log. Raises ``OSError``."""
     (path / _CHECKPOINT).unlink(missing_ok=True)
+
+
+def move_strays(directory: Path, target: Path) -> list[Path]:
+    """Move the stray logs of a directory that no broker uses to a folder; return what they are now.
+
+    Kafka does not start with them before 3.6. Raises ``OSError``, ``StorageError``.
+    """
+    with os.scandir(directory) as entries:
+        names = sorted(e.name for e in entries if e.name.endswith(STRAY) and is_moved(e.name))
+    if names:
+        target.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for name in names:
+        _move_stray(directory / name, target / name)
+    return [target / name for name in names]
+
+
+def _move_stray(path: Path, moved: Path) -> None:
+    """Move a stray log, to another disk as well.
+
+    What is copied has the name of a deleted log before its first file is removed: so a broker of
+    either kind, or this command again, ends what a crash has interrupted.
+    """
+    if not moved.exists():
+        try:
+            path.rename(moved)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+        else:
+            return
+        copy = moved.with_name(f"{moved.name}.part")
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(path, copy)
+        for file in copy.iterdir():
+            sync_path(file)
+        sync_path(copy)
+        with synced_afterwards(moved.parent):
+            copy.rename(moved)
+    elif not _files(path) <= _files(moved):
+        raise FileExistsError(errno.EEXIST, "is there already, with other files", str(moved))
+    remove_checkpoint(path)
+    deleted = path.rename(path.with_name(path.name.removesuffix(STRAY) + TO_DELETE))
+    shutil.rmtree(deleted)
+
+
+def _files(path: Path) -> set[tuple[str, int]]:
+    return {(file.name, file.stat().st_size) for file in path.iterdir()}
 
 
 def _modified_ns(path: Path) -> int:

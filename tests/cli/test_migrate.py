@@ -1,14 +1,18 @@
-"""``migrate check``: each obstacle is one line, with the remedy."""
+"""``migrate check``: each obstacle is one line, with the remedy. ``migrate back``: stray logs."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from click.testing import CliRunner, Result
 
+from regent.cli.main import cli
+from regent.config.private_files import write_private
 from regent.core.admin.config_descriptions import ConfigSource
 from regent.core.errors import Errors
 from regent.core.model import BrokerInfo, EndPoint, LeaderAndIsr, ReplicaAssignment
@@ -18,6 +22,7 @@ from regent.core.protocol.messages.configs import (
     DescribeConfigsResult,
 )
 from regent.core.protocol.messages.log_dirs import DescribeLogDirsResponse, DescribeLogDirsResult
+from regent.storage.log_directory import LogDirectory
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.listener import KafkaListener
 from regent.transport.kafka.message_codec import encoded
@@ -28,6 +33,7 @@ from regent.zk.znodes import (
     DeleteTopicsTopicZNode,
     ReassignPartitionsZNode,
 )
+from tests.support.certificates import Authority
 from tests.support.fake_cluster import FakeCluster
 
 Serve = Callable[..., int]
@@ -129,7 +135,6 @@ def test_nothing_is_in_the_way(kafka: FakeCluster):
 def test_the_settings_that_a_broker_has_are_examined(cluster: FakeCluster, serve: Serve):
     settings = {
         "inter.broker.protocol.version": "2.3-IV1",
-        "control.plane.listener.name": "CONTROL",
         "authorizer.class.name": "my.Authorizer",
         "num.partitions": "2000000",
         "zookeeper.ssl.client.enable": "true",
@@ -142,7 +147,7 @@ def test_the_settings_that_a_broker_has_are_examined(cluster: FakeCluster, serve
     ]
     shown = cluster.run("migrate", "check")
     assert shown.exit_code == 1
-    assert shown.stdout.splitlines() == [*lines, "5 obstacles"]
+    assert shown.stdout.splitlines() == [*lines, "4 obstacles"]
 
 
 def test_brokers_that_are_too_old_or_do_not_answer(cluster: FakeCluster, serve: Serve):
@@ -274,6 +279,36 @@ def test_files_of_brokers_are_examined_instead_of_what_the_brokers_say(
     assert "broker.id=0 is that of another file" in twice[0]
 
 
+@pytest.mark.parametrize(
+    ("user", "is_refused"), [("broker-1", False), ("broker-2", True), ("kafka", False)]
+)
+@pytest.mark.parametrize("kind", ["login", "certificate"])
+def test_a_broker_with_the_user_of_another_one(
+    kafka: FakeCluster, tmp_path: Path, kind: str, user: str, is_refused: bool
+):
+    file = tmp_path / "server.properties"
+    text = "broker.id=1\nzookeeper.connect=z\n"
+    if kind == "login":
+        text += "listeners=SASL_PLAINTEXT://127.0.0.1:1\nsasl.enabled.mechanisms=SCRAM-SHA-256\n"
+        text += "security.inter.broker.protocol=SASL_PLAINTEXT\n"
+        text += "sasl.mechanism.inter.broker.protocol=SCRAM-SHA-256\n"
+        text += "listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config=x required"
+        text += f" username='{user}' password='p';\n"
+    else:
+        authority = Authority(tmp_path)
+        text += "listeners=SSL://127.0.0.1:1\nsecurity.inter.broker.protocol=SSL\n"
+        text += "ssl.client.auth=required\nssl.keystore.type=PEM\nssl.truststore.type=PEM\n"
+        text += f"ssl.keystore.location={authority.keystore(user)}\n"
+        text += f"ssl.truststore.location={authority.trusted}\n"
+        text += "ssl.principal.mapping.rules=RULE:^CN=([^,]*),.*$/$1/\n"
+    write_private(file, text)
+    if not is_refused:
+        assert kafka.json("migrate", "check", "--kafka-properties", str(file))["ready"]
+        return
+    (line,) = obstacles(kafka, "--kafka-properties", str(file))
+    assert line.startswith(f"{file}: broker 1 connects to others as the user broker-2, and")
+
+
 def test_brokers_without_a_common_name_of_a_listener(kafka: FakeCluster, serve: Serve):
     port = serve({})
     inside = EndPoint("INSIDE", "127.0.0.1", port, "PLAINTEXT")
@@ -307,3 +342,85 @@ def test_a_failed_log_directory_of_a_broker_of_kafka(cluster: FakeCluster, serve
     assert obstacles(cluster) == [
         "broker 0: log directory /b has failed: replace its disk, and restart it first"
     ]
+
+
+# --- back ---
+
+HEX = "0123456789abcdef" * 2
+
+
+def stray_log(directory: Path, topic: str) -> Path:
+    path = directory / f"{topic}-0.{HEX}-stray"
+    path.mkdir(parents=True)
+    (path / "00000000000000000000.log").write_bytes(b"records")
+    return path
+
+
+@pytest.fixture
+def log_dirs(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
+    """Two log directories, on two disks if the machine has a second one."""
+    memory = Path("/dev/shm")
+    with TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
+        yield tmp_path / "one", Path(folder) / "two"
+
+
+def back(log_dirs: Sequence[Path], target: Path) -> Result:
+    file = log_dirs[0].parent / "server.properties"
+    file.write_text(f"broker.id=3\nzookeeper.connect=z\nlog.dirs={','.join(map(str, log_dirs))}\n")
+    command = ["migrate", "back", "--kafka-properties", str(file), "--move-to", str(target)]
+    return CliRunner().invoke(cli, command)
+
+
+def test_stray_logs_leave_the_log_directories(log_dirs: tuple[Path, Path], tmp_path: Path):
+    strays = [stray_log(folder, topic) for folder in log_dirs for topic in ("a", "b" * 200)]
+    strays[2:] = [path.rename(path.with_name(f"c{path.name}")) for path in strays[2:]]
+    others = [folder / name for folder in log_dirs for name in (f"t-0.{HEX}-delete", "t-stray-1")]
+    for other in others:
+        other.mkdir()
+    target = tmp_path / "moved" / "here"
+    moved = [target / path.name for path in strays]
+    done = back(log_dirs, target)
+    assert (done.exit_code, done.stdout.splitlines()) == (0, [*map(str, moved)]), done.output
+    assert all((path / "00000000000000000000.log").read_bytes() == b"records" for path in moved)
+    assert sorted(target.iterdir()) == sorted(moved)
+    left = sorted(path for folder in log_dirs for path in folder.iterdir() if path.is_dir())
+    assert left == sorted(others)
+    again = back(log_dirs, target)
+    assert (again.exit_code, again.stdout) == (0, "")
+    assert "nothing to move" in again.stderr
+
+
+def test_an_interrupted_move_of_stray_logs_is_ended(log_dirs: tuple[Path, Path], tmp_path: Path):
+    target = tmp_path / "moved"
+    unfinished = stray_log(log_dirs[1], "a")
+    whole = stray_log(log_dirs[1], "b")
+    (target / f"{unfinished.name}.part" / "half").mkdir(parents=True)
+    stray_log(target, "b")
+    log_dirs[0].mkdir()
+    assert back(log_dirs, target).exit_code == 0
+    assert {path.name for path in target.iterdir()} - {f"{unfinished.name}.part"} == {
+        unfinished.name,
+        whole.name,
+    }
+    assert not (target / unfinished.name / "half").exists()
+    other = stray_log(log_dirs[0], "b")
+    (other / "00000000000000000007.log").write_bytes(b"more")
+    refused = back(log_dirs, target)
+    assert refused.exit_code == 1
+    assert "is there already, with other files" in refused.stderr
+    assert (other / "00000000000000000007.log").exists()
+
+
+def test_no_log_is_moved_that_a_broker_may_use(log_dirs: tuple[Path, Path], tmp_path: Path):
+    strays = [stray_log(folder, "a") for folder in log_dirs]
+    used = LogDirectory(log_dirs[1])
+    used.open(3)
+    in_use = back(log_dirs, tmp_path / "moved")
+    used.close()
+    inside = back(log_dirs, log_dirs[1] / "moved")
+    absent = back([*log_dirs, tmp_path / "three"], tmp_path / "moved")
+    for refused, reason in ((in_use, "in use"), (inside, "is in"), (absent, "is not there")):
+        assert refused.exit_code == 1
+        assert reason in refused.stderr
+    assert all(path.is_dir() for path in strays)
+    assert not (tmp_path / "three").exists()

@@ -14,7 +14,7 @@ from regent.client.command_config import (
     CommandConfig,
     CommandConfigError,
 )
-from regent.config.java_properties import parse_properties
+from regent.config.java_properties import jaas_options, parse_properties
 from regent.config.private_files import write_private
 from regent.core.model import BrokerInfo, EndPoint
 from regent.core.protocol.messages.describe_cluster import (
@@ -142,12 +142,69 @@ def test_the_login_is_passed_on(tmp_path: Path):
     assert 'it"s' not in repr(config)
 
 
+MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("", {}),
+        ("password='it\"s; # fine'", {"password": 'it"s; # fine'}),
+        ("username=\"it's\"password='x'", {"username": "it's", "password": "x"}),
+        ("username = a-b_$.c9 tokenauth=true", {"username": "a-b_$.c9", "tokenauth": "true"}),
+        (r"""a="\"\\\x" b='\'"'""", {"a": '"\\x', "b": "'\""}),
+        (r"a='\t\n\a\v\101\7\400'", {"a": "\t\n\a\vA\7\x200"}),
+        ("a=b // a='c'\n c=d /* e=f\n */ g=h / i", {"a": "b", "c": "d", "g": "h"}),
+        ("a='1' a='2'", {"a": "2"}),
+        ("a='\xe9' b=\xe9\u20ac", {"a": "\xe9", "b": "\xe9\u20ac"}),
+        ("a='/*' b='*/'", {"a": "/*", "b": "*/"}),
+    ],
+)
+def test_options_of_logins_are_read_as_kafka_reads_them(options: str, expected: dict[str, str]):
+    assert jaas_options(f"{MODULE} required {options}\n;") == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", MODULE, f"{MODULE} required", f"{MODULE} needed a=b;", f"{MODULE} required a=b"),
+        *(
+            f"{MODULE} required {o};"
+            for o in ("a", "a=", "a=5b", "a=-b", "a=b!", "a='b\nc'", "a='b")
+        ),
+        f"{MODULE} required a=b; {MODULE} required a=c;",
+        f"{MODULE} requireda=b;",
+    ],
+)
+def test_a_login_that_kafka_cannot_read_is_refused(text: str):
+    with pytest.raises(ValueError, match="must be: MODULE required"):
+        jaas_options(text)
+
+
+def test_the_file_is_read_as_kafkas_tools_read_it(tmp_path: Path):
+    text = "security.protocol = sasl_plaintext \nsasl.mechanism=PLAIN\t\nsasl.jaas.config="
+    text += f"{MODULE} required username='\xe9' password='p\\u00e9 ';  \n"
+    path = tmp_path / "client.properties"
+    path.touch(0o600)
+    path.write_bytes(text.encode("iso-8859-1"))
+    assert CommandConfig.read(path).for_librdkafka() == {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "\xe9",
+        "sasl.password": "p\xe9 ",
+    }
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
         ("security.protocol=TLS", "security.protocol must be one of PLAINTEXT, SSL"),
         ("security.protocol=SSL\nssl.keystore.type=BKS", "ssl.keystore.type must be PEM or PKCS12"),
         ("security.protocol=SSL\nssl.truststore.location=/none", "/none cannot be read"),
+        (
+            "security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.jaas.config=a required b=c",
+            "sasl.jaas.config must be: MODULE required",
+        ),
     ],
 )
 def test_a_mistake_is_named(tmp_path: Path, text: str, problem: str):

@@ -134,7 +134,7 @@ def test_a_wrong_id_is_refused(read: Read, text: str):
 def test_all_that_cannot_be_honoured_is_refused_at_once(read: Read):
     text = NEEDED + LOOPBACK + "process.roles=broker\ninter.broker.protocol.version=2.3-IV1\n"
     text += "authorizer.class.name=my.Authorizer\nzookeeper.ssl.client.enable=true\n"
-    text += "control.plane.listener.name=CONTROL\nnum.partitions=0\n"
+    text += "num.partitions=0\n"
     text += "zookeeper.ssl.truststore.password=secret\n"
     lines = problems(read, text)
     assert [line.split()[0] for line in lines] == [
@@ -142,7 +142,6 @@ def test_all_that_cannot_be_honoured_is_refused_at_once(read: Read):
         "inter.broker.protocol.version=2.3-IV1",
         "authorizer.class.name=my.Authorizer",
         "zookeeper.ssl.client.enable=true",
-        "control.plane.listener.name=CONTROL",
         "num.partitions",
         "zookeeper.ssl.truststore.password",
     ]
@@ -163,6 +162,8 @@ def test_a_value_that_cannot_be_honoured_is_refused(read: Read, name: str):
         "zookeeper.ssl.client.enable=false",
         "zookeeper.ssl.protocol=TLSv1.2",
         "inter.broker.protocol.version=2.4",
+        "inter.broker.protocol.version=2.4.1",
+        "inter.broker.protocol.version=2.4-IV1",
         "inter.broker.protocol.version=3.9-IV0",
         "log.message.format.version=3.0-IV1",
         "log.message.format.version=0.11.0",
@@ -177,7 +178,7 @@ def test_a_value_that_changes_nothing_is_not_refused(read: Read, text: str):
     read(f"{NEEDED}{LOOPBACK}{text}\n")
 
 
-@pytest.mark.parametrize("version", ["2.3", "0.10.2", "4.0", "2.40", "1.0"])
+@pytest.mark.parametrize("version", ["2.3", "2.4-IV0", "0.10.2", "4.0", "2.40", "1.0"])
 def test_the_protocols_of_other_versions_are_refused(read: Read, version: str):
     text = f"inter.broker.protocol.version={version}\n"
     assert "Kafka 2.4 to 3.9" in problems(read, NEEDED + LOOPBACK + text)[0]
@@ -246,6 +247,30 @@ def test_logins_are_taken_from_lines_of_jaas(read: Read, tmp_path: Path):
     assert users.read_text() == "alice:plain$wonder\nmy-app:plain$land\n"
     assert settings.of_listener("OUT").broker.max_connections == 9
     assert "s;ecret" not in repr(found)
+
+
+def test_a_line_of_jaas_is_read_as_kafka_reads_it(read: Read):
+    text = NEEDED + SASL + "sasl.mechanism.inter.broker.protocol=PLAIN\n"
+    text += "sasl.enabled.mechanisms=PLAIN\nlistener.name.in.plain.sasl.jaas.config=x required"
+    users = " username='b' password='it\"s' user_b='it\"s';\n"
+    out = users.replace(" user_", "\\\n user_").replace("in.", "out.")
+    text_of_out = "listener.name.out.plain.sasl.jaas.config=x required" + out
+    found = read(text + users + text_of_out)
+    assert set(found.secret_files.values()) == {'it"s\n', 'b:plain$it"s\n'}
+    (line,) = problems(read, text + users.replace(";", "") + text_of_out)
+    assert "listener.name.in.plain.sasl.jaas.config must be: MODULE required" in line
+    assert "it" not in line.split("must be")[0].split("listener")[1]
+
+
+def test_a_listener_of_the_controllers_requests_is_taken_with_its_login(read: Read):
+    text = NEEDED + SASL + LOGIN + LOGIN.replace("name.in.", "name.out.").replace("ecret", "")
+    text += "sasl.mechanism.inter.broker.protocol=SCRAM-SHA-512\n"
+    text += "sasl.enabled.mechanisms=SCRAM-SHA-512\ncontrol.plane.listener.name=OUT\n"
+    found = read(text)
+    assert set(found.secret_files.values()) == {"s;ecret\n", "s;\n"}
+    control_plane = settings_of(found).listeners.control_plane
+    assert control_plane is not None
+    assert control_plane.listener == "OUT"
 
 
 def test_kerberos_is_refused_also_where_it_is_kafkas_default(read: Read):

@@ -111,7 +111,8 @@ class GenuineBroker:
 
     ``settings`` are Kafka's. ``jaas``: the file with the login of ZooKeeper, if it has one.
     ``login``: librdkafka's settings of a client of its listener, whose protocol is ``protocol``.
-    ``jvm_options``: other ones than those for a small broker that starts quickly.
+    ``more_listeners``: others, each after a comma. ``jvm_options``: other ones than those for a
+    small broker that starts quickly.
     """
 
     def __init__(
@@ -124,6 +125,7 @@ class GenuineBroker:
         jaas: Path | None = None,
         settings: Mapping[str, object] | None = None,
         protocol: str = "PLAINTEXT",
+        more_listeners: str = "",
         login: Mapping[str, str] | None = None,
         jvm_options: Sequence[str] = _JVM_OPTIONS,
     ) -> None:
@@ -140,7 +142,7 @@ class GenuineBroker:
         (directory / "log4j.properties").write_text(_LOG4J.format(file=self.log))
         named: dict[str, object] = {
             "broker.id": broker_id,
-            "listeners": f"{protocol}://{LOOPBACK}:{self.port}",
+            "listeners": f"{protocol}://{LOOPBACK}:{self.port}{more_listeners}",
             "zookeeper.connect": zookeeper,
             "zookeeper.set.acl": str(jaas is not None).lower(),
             "log.dirs": directory / "data",
@@ -215,12 +217,12 @@ class GenuineBroker:
     def stop(self) -> None:
         """Shut it down in the controlled way, and wait until it has ended."""
         self.signal(signal.SIGTERM)
-        self._await_end()
+        self.await_end()
 
     def kill(self) -> None:
         """End it by ``kill -9``."""
         self.signal(signal.SIGKILL)
-        self._await_end()
+        self.await_end()
 
     def close(self) -> None:
         """End the process in any state."""
@@ -228,6 +230,7 @@ class GenuineBroker:
             self.kill()
         self._output.close()
 
-    def _await_end(self) -> None:
+    def await_end(self) -> None:
+        """Wait until it has ended, after a signal."""
         assert self._process is not None
         self._process.wait(scaled(STOP_S))

@@ -71,6 +71,7 @@ class MovedCluster:
         secured: Secured | None = None,
         settings: Mapping[str, object] | None = None,
         log_dirs: Sequence[str] = ("data",),
+        more_listeners: str = "",
     ) -> None:
         self.zookeeper = zookeeper
         self._log_dirs = log_dirs
@@ -93,6 +94,7 @@ class MovedCluster:
                     **({} if secured is None else secured.broker),
                 },
                 protocol=protocol,
+                more_listeners=more_listeners,
                 login=login,
             )
             for broker in BROKERS
@@ -221,6 +223,7 @@ class MovedCluster:
             "PUBLIC_KEY": self._public_key,
             "/etc/kafka/": f"{self.kafkas[broker].directory}/",
             "/var/lib/kafka/regent-1": f"regent-{broker}",
+            "/var/lib/kafka/stray-logs": "stray-logs",
             "shutdown 1": f"shutdown {broker}",
         }.items():
             text = text.replace(of_page, here)
@@ -229,7 +232,10 @@ class MovedCluster:
     def _perform(self, line: str, broker: BrokerId) -> str:
         kafka = self.kafkas[broker]
         if line.startswith("kafka-server-stop.sh"):
-            kafka.stop()
+            kafka.signal(signal.SIGTERM)  # as the script, which does not wait
+        elif line.startswith("while pgrep"):
+            self._shell(line, kafka.directory)
+            kafka.await_end()
         elif line.startswith("kafka-server-start.sh"):
             kafka.start()
             kafka.await_serving(WAIT_S)

@@ -21,6 +21,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient, NewTopic
+from kazoo.client import KazooClient
 
 from regent.cluster.embedded_zookeeper import EmbeddedZooKeeper
 from regent.cluster.jvm_launcher import ending_with_this_process
@@ -244,6 +245,51 @@ def test_every_record_is_there_after_the_way_there_and_back(
         assert not [line for line in lines if any(bad in line for bad in BAD_LINES)]
         with regent_on(kafka):
             assert len(str(shown(server))) > len(str(of_regent))
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.slow
+@pytest.mark.nightly
+def test_stray_logs_are_moved_away_before_kafka_starts_that_does_not_know_them(
+    jars: None, zookeeper_server: EmbeddedZooKeeper, tmp_path: Path
+):
+    del jars
+    zookeeper = f"{zookeeper_server.address}/{tmp_path.name}"
+    kafka = GenuineBroker(tmp_path / "k", KAFKA, zookeeper, version="2.8.2", settings=OF_KAFKA)
+    directory, moved = kafka.directory / "data", tmp_path / "moved"
+    back = [*COMMAND, "migrate", "back", "--move-to", str(moved)]
+    back += ["--kafka-properties", str(kafka.directory / "server.properties")]
+
+    def go_back() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(back, capture_output=True, text=True, check=False, timeout=WAIT_S)
+
+    with kafka:
+        kafka.await_serving()
+        create_topics(kafka.bootstrap_server)
+        assert "in use" in go_back().stderr
+        kafka.stop()
+        znodes = KazooClient(zookeeper)
+        znodes.start(timeout=WAIT_S)
+        znodes.delete(f"/brokers/topics/{PLAIN}", recursive=True)
+        znodes.stop()
+        znodes.close()
+        with regent_on(kafka):
+            eventually(lambda: [*directory.glob("*-stray")], "it is stray", WAIT_S)
+            assert "in use" in go_back().stderr
+        (stray,) = directory.glob("*-stray")
+
+        kafka.start()
+        with pytest.raises(AssertionError):
+            kafka.await_serving()
+        assert f"'{stray.name}' is not in the form" in kafka.log.read_text()
+
+        done = go_back()
+        assert (done.returncode, done.stdout) == (0, f"{moved / stray.name}\n"), done.stderr
+        assert [*moved.iterdir()] == [moved / stray.name]
+        assert "nothing to move" in go_back().stderr
+        kafka.start()
+        kafka.await_serving()
+        kafka.stop()
 
 
 def files(directory: Path) -> dict[str, bytes]:

@@ -53,6 +53,27 @@ def test_no_client_notices_the_move(
             eventually(lambda: not cluster.differing_logs(), "equal logs", WAIT_S)
 
 
+@pytest.mark.timeout(900)
+def test_requests_of_the_controller_have_their_own_listener(
+    jars: None, zookeeper_server: EmbeddedZooKeeper, tmp_path: Path
+):
+    del jars
+    zookeeper = f"{zookeeper_server.address}/{tmp_path.name}"
+    settings = {"control.plane.listener.name": "CONTROL"}
+    settings["listener.security.protocol.map"] = "PLAINTEXT:PLAINTEXT,CONTROL:PLAINTEXT"
+    more = ",CONTROL://127.0.0.1:0"
+    with MovedCluster(tmp_path, zookeeper, settings=settings, more_listeners=more) as cluster:
+        cluster.create_topics()
+        cluster.follow("check", BROKERS[0])
+        with MovingLoad(cluster.clients) as load:
+            load.await_progress()
+            for block, broker in THERE_AND_BACK:
+                cluster.follow(block, broker)
+                load.await_progress()
+            assert load.finish() == ""
+            eventually(lambda: not cluster.differing_logs(), "equal logs", WAIT_S)
+
+
 @pytest.mark.timeout(1_500)
 @pytest.mark.parametrize("version", JARS)
 def test_no_client_notices_deaths_in_the_middle_of_the_move(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +11,9 @@ from enum import IntEnum
 from functools import partial
 from typing import Final, TypeAlias, TypeVar
 
+from regent.core.model import BrokerId
 from regent.core.records import RecordBytes, Records
+from regent.core.repeated_lines import RepeatedLines
 from regent.core.security.acls import CLUSTER_NAME, AclOperation, Resource, ResourceType
 from regent.core.security.authorizer import ALLOW_ALL, Asked, Authorizer
 from regent.core.security.session import Session
@@ -17,6 +21,9 @@ from regent.transport.kafka.primitives import Reader, Writer
 from regent.transport.kafka.throttle import Throttle
 
 S = TypeVar("S")
+
+logger = logging.getLogger(__name__)
+_lines: Final = RepeatedLines()  # of this process; used on the listener's loop
 
 
 class KafkaApiKey(IntEnum):
@@ -203,6 +210,20 @@ class KafkaRequest:
         """
         if self.throttle is not None:
             self.throttle.exempt()
+
+    def may_act_as(self, broker_id: BrokerId) -> bool:
+        """Whether the client may be this broker. A refusal is logged."""
+        session = self.session
+        if session.may_act_as(broker_id):
+            return True
+        who = (API_NAMES[self.api_key], session.client_host, str(session.principal), broker_id)
+        if _lines.is_due(who, round(time.monotonic() * 1000)):
+            logger.warning(
+                "%s from %s is refused: the user is %s, and it acts as broker %d: a user broker-N"
+                " may be broker N only",
+                *who,
+            )
+        return False
 
     def may(
         self,

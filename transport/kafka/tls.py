@@ -16,6 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from cryptography.hazmat.primitives.serialization import Encoding
+
 from regent.config.tables.tls import TlsConfig
 from regent.core.security.distinguished_name import BadCertificateError, subject_of
 from regent.core.security.session import ANONYMOUS, USER_TYPE, KafkaPrincipal
@@ -247,6 +249,20 @@ def client_context(config: TlsConfig) -> ssl.SSLContext:
     if keys is not None:
         use_keys(context, keys)
     return context
+
+
+def user_of_broker(config: TlsConfig) -> str:
+    """Return the user that the certificate of a listener names; empty: it names nobody.
+
+    Raises ``RegentError``.
+    """
+    keys = read_keys(config)
+    if keys is None:
+        return ""
+    try:
+        return _mapper(config).name_of(subject_of(keys.certificates[0].public_bytes(Encoding.DER)))
+    except (NoMatchingRuleError, BadCertificateError) as error:
+        raise TlsError(str(error)) from None
 
 
 def _mapper(config: TlsConfig) -> SslPrincipalMapper:

@@ -341,8 +341,15 @@ def test_without_zookeeper_a_controller_must_ask_again(ruled: Ruled, asked: Any)
 
 
 @pytest.mark.parametrize("asked", ALL)
-def test_the_user_of_another_broker_and_a_kraft_controller_are_refused(ruled: Ruled, asked: Any):
-    other = Session("127.0.0.1", KafkaPrincipal("User", "broker-2"))
+def test_the_user_of_another_broker_and_a_kraft_controller_are_refused(
+    ruled: Ruled, asked: Any, caplog: pytest.LogCaptureFixture
+):
+    host = f"host-of-{type(asked).__name__}"  # each line comes once in ten seconds
+    other = Session(host, KafkaPrincipal("User", "broker-2"))
     assert ruled.ask(asked, session=other).error_code == Errors.CLUSTER_AUTHORIZATION_FAILED
+    assert (
+        f"from {host} is refused: the user is User:broker-2, and it acts as broker" in caplog.text
+    )
+    assert "KRaft" not in caplog.text
     of_kraft = dataclasses.replace(asked, is_k_raft_controller=True)
     assert ruled.ask(of_kraft).error_code == Errors.CLUSTER_AUTHORIZATION_FAILED

@@ -240,11 +240,15 @@ def test_only_a_registered_broker_with_its_current_epoch_is_answered(
 
 
 @pytest.mark.parametrize(("asked", "version"), ASKED)
-def test_the_user_of_another_broker_is_refused(asked: Any, version: int):
+def test_the_user_of_another_broker_is_refused(
+    asked: Any, version: int, caplog: pytest.LogCaptureFixture
+):
     controller = Controller()
-    other = Session("127.0.0.1", KafkaPrincipal("User", "broker-9"))
+    host = f"{type(asked).__name__} {version}"  # each line comes once in ten seconds
+    other = Session(host, KafkaPrincipal("User", "broker-9"))
     refused = controller.ask(asked, version, other).error_code
     assert refused == Errors.CLUSTER_AUTHORIZATION_FAILED
+    assert f"from {host} is refused: the user is User:broker-9, and it acts as" in caplog.text
     assert not controller.requests
 
 
