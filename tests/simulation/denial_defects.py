@@ -47,7 +47,7 @@ def topics_led_without_ids() -> Any:
     quarantine = TopicChanges._quarantine_topic
     write_ids = TopicChanges._write_ids
 
-    def and_lead(self: TopicChanges, topics: Any, usable: Any) -> Any:
+    def and_lead(self: TopicChanges, topics: Any, usable: Any, **options: Any) -> Any:
         def lead(self: TopicChanges, topic: str, error: Any) -> None:
             if topic in topics:
                 usable[topic] = topics[topic]
@@ -55,7 +55,7 @@ def topics_led_without_ids() -> Any:
                 quarantine(self, topic, error)
 
         with patch.object(TopicChanges, "_quarantine_topic", lead):
-            return write_ids(self, topics, usable)
+            return write_ids(self, topics, usable, **options)
 
     return patch.object(TopicChanges, "_write_ids", and_lead)
 
