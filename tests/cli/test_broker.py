@@ -168,15 +168,14 @@ def test_a_signal_of_the_supervisor_does_not_end_a_broker_at_once_that_is_stoppi
     """Systemd may have sent SIGTERM to both of them."""
     with waiting_for_signals(ends_with_terminal=False) as process:
         by_somebody_else = ("/bin/kill", "-TERM", str(process.pid))
-        subprocess.run(by_somebody_else, check=True)
+        subprocess.run(by_somebody_else, timeout=START_TIMEOUT_S, check=True)
         assert next_line(process, "it stops", START_TIMEOUT_S) == "stop\n"
         process.send_signal(signal.SIGTERM)
         eventually(lambda: not has_waiting_signal(process.pid), "the signal is not taken")
-        subprocess.run(by_somebody_else, check=True)
+        subprocess.run(by_somebody_else, timeout=START_TIMEOUT_S, check=True)
         assert next_line(process, "it ends", START_TIMEOUT_S) == "at once 130\n"
         process.kill()
-        assert process.stdout is not None
-        assert process.stdout.read() == ""
+        assert process.communicate(timeout=START_TIMEOUT_S)[0] == ""
 
 
 def has_waiting_signal(pid: int) -> bool:

@@ -13,6 +13,7 @@ import pytest
 
 from regent.cli.output import note, print_json, print_table, quoted
 from regent.client.wording import counted, listed
+from regent.testing.waits import scaled
 
 
 class Terminal(io.TextIOWrapper):
@@ -143,7 +144,11 @@ def test_a_program_that_cannot_print_that_it_is_ready_serves_and_ends_in_order(s
     program = "from regent.cli.output import announce; announce('ready: x'); announce('y')"
     with os.fdopen(writer) as stdout:
         ended = subprocess.run(
-            [sys.executable, "-c", program], stdout=stdout, stderr=subprocess.PIPE, check=False
+            [sys.executable, "-c", program],
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            timeout=scaled(30),
+            check=False,
         )
     assert (ended.returncode, ended.stderr) == (0, b"")
 

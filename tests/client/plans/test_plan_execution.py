@@ -17,7 +17,7 @@ from regent.core.errors import Errors, RegentError, SessionExpiredError
 from regent.core.model import ReplicaAssignment, TopicPartition
 from regent.jobs.command import run_job
 from regent.jobs.plan_commands import execute_command, plan_status
-from regent.testing.waits import TIMEOUT_S, eventually
+from regent.testing.waits import TIMEOUT_S, eventually, scaled
 from regent.zk.client.operations import ConnectionLossError
 from regent.zk.codecs.admin_znodes import MovesPause
 from regent.zk.znodes import MovesPauseZNode, TopicZNode
@@ -530,7 +530,7 @@ def test_a_move_whose_new_replica_grows_may_take_longer_than_the_limit(
             assert not execution.done()
             receiver.growth = 0
             with pytest.raises(PlanIncompleteError, match="no move has begun or ended"):
-                execution.result(TIMEOUT_S)
+                execution.result(scaled(TIMEOUT_S))
 
 
 def test_a_new_controller_continues(controller: MovingController, cluster: FakeCluster, plan: Path):

@@ -12,7 +12,7 @@ from regent.client.flight import ExecutionOptions
 from regent.client.plan_execution import PlanIncompleteError, execute_plan
 from regent.core.errors import Errors
 from regent.core.model import ReplicaAssignment
-from regent.testing.waits import TIMEOUT_S, eventually
+from regent.testing.waits import TIMEOUT_S, eventually, scaled
 from regent.zk.client.operations import ConnectionLossError
 from regent.zk.znodes import ConfigEntityZNode
 from tests.support.fake_cluster import ADDRESS, FakeCluster
@@ -145,7 +145,7 @@ def test_the_throttle_of_a_running_execution_outlives_another_one(
         assert config(cluster, "brokers", "1") == dict.fromkeys(RATES, str(later or 1000))
         assert FOLLOWERS in config(cluster, "topics", "t")
         controller.assign(dict.fromkeys(range(2), ReplicaAssignment(TARGET)))
-        first.result(TIMEOUT_S)
+        first.result(scaled(TIMEOUT_S))
     assert config(cluster, "brokers", "1") == {RATES[0]: "77"}
     assert config(cluster, "brokers", "0") == config(cluster, "topics", "t") == {}
 

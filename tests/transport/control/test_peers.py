@@ -534,7 +534,7 @@ def test_a_late_message_of_who_had_its_descriptor_before_is_not_taken_for_that_o
     def connected(keys: KeyPair, threads: ThreadPoolExecutor) -> CurvePeer:
         peer = threads.submit(CurvePeer, endpoint, keys)
         eventually(lambda: strangers() and peer.done(), "it is not let in")
-        return peer.result()
+        return peer.result(scaled(20))
 
     def next_message() -> Message:
         received: list[Message] = []
