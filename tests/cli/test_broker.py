@@ -22,7 +22,7 @@ from regent.config.settings_file import load_settings
 from regent.config.tables.logging import LoggingConfig
 from regent.core.setting import ConfigType
 from regent.testing.regent_cluster import START_TIMEOUT_S
-from regent.testing.waits import eventually, next_line
+from regent.testing.waits import eventually, next_line, scaled
 from regent.zk.client.login import SECRET_VARIABLE
 
 LOGGERS = ("", "state.change", "pykka")
@@ -168,14 +168,14 @@ def test_a_signal_of_the_supervisor_does_not_end_a_broker_at_once_that_is_stoppi
     """Systemd may have sent SIGTERM to both of them."""
     with waiting_for_signals(ends_with_terminal=False) as process:
         by_somebody_else = ("/bin/kill", "-TERM", str(process.pid))
-        subprocess.run(by_somebody_else, timeout=START_TIMEOUT_S, check=True)
+        subprocess.run(by_somebody_else, timeout=scaled(20), check=True)
         assert next_line(process, "it stops", START_TIMEOUT_S) == "stop\n"
         process.send_signal(signal.SIGTERM)
         eventually(lambda: not has_waiting_signal(process.pid), "the signal is not taken")
-        subprocess.run(by_somebody_else, timeout=START_TIMEOUT_S, check=True)
+        subprocess.run(by_somebody_else, timeout=scaled(20), check=True)
         assert next_line(process, "it ends", START_TIMEOUT_S) == "at once 130\n"
         process.kill()
-        assert process.communicate(timeout=START_TIMEOUT_S)[0] == ""
+        assert process.communicate(timeout=scaled(20))[0] == ""
 
 
 def has_waiting_signal(pid: int) -> bool:
