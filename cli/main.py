@@ -94,6 +94,7 @@ class RegentGroup(LazyGroup):
         """Run a command line and exit; the arguments are those of ``click.Command.main``."""
         kwargs = {"prog_name": _NAME, **kwargs, "standalone_mode": False}
         try:
+            _refuse_other_than_text(args[0] if args else kwargs.get("args"))
             result = super().main(*args, **kwargs)
             sys.stdout.flush()
         except click.exceptions.NoArgsIsHelpError as error:
@@ -161,6 +162,16 @@ def cli(verbose: bool) -> None:
     elif logging.lastResort is not None:
         # Else warnings of libraries would appear on stderr, beside the line of the error.
         logging.lastResort.setLevel(logging.CRITICAL)
+
+
+def _refuse_other_than_text(words: Sequence[str] | None) -> None:
+    """Raise ``UsageError`` for a word that is not UTF-8, unless it is the name of a file.
+
+    The names of topics, groups and users are text, and librdkafka ends the process for others.
+    """
+    for word in sys.argv[1:] if words is None else words:
+        if any("\ud800" <= letter <= "\udfff" for letter in word) and not os.path.lexists(word):
+            raise click.UsageError(f"{word!r} is not UTF-8")
 
 
 def main() -> None:

@@ -119,9 +119,10 @@ def _in_sync_obstacles(
 ) -> list[str]:
     needed = _min_insync_replicas(topic, brokers)
     few = [
-        partition
-        for partition in partitions
-        if needed is not None and len(partition.state.leader_and_isr.isr) < needed
+        p
+        for p in partitions
+        if needed is not None
+        and len(p.state.leader_and_isr.isr) < min(needed, len(p.assignment.replicas))
     ]
     if not few:
         return []

@@ -42,7 +42,6 @@ from regent.client.cluster_connection import (
     pass_cluster,
 )
 from regent.client.command_config import SECURITY_OF_COMMAND
-from regent.client.wording import listed
 from regent.config.command_line import program
 from regent.core.setting import LONG_MAX
 from regent.jobs.backup import LATEST, offsets_of, own_configs, said, topic_configs
@@ -107,7 +106,6 @@ _TIMEOUT_S: Final = 60.0
 _TOPIC: Final = ResourceType.TOPIC
 _SMALL: Final = 1_000_000  # records up to which a quick start is worth more than a fast JVM
 _MOST_TASKS: Final = 1_000
-_NAMES: Final = 10  # of topics in a sentence
 _DONE: Final = "topic string, partition int, records long, oldest_ms long, bytes long"
 _DONE_SCHEMA: Final = pa.schema(
     [
@@ -184,7 +182,6 @@ def _command(
             _tell_kept(to_write, kept)
             configure(admin, to_write, kept)
             _release(admin, topics)
-            _tell_too_few_replicas(admin, to_write)
         except KafkaException as error:
             raise RestoreError(said(error)) from None
     print_summary(
@@ -270,30 +267,6 @@ def create(
 def _segment_bytes(topic: BackedUpTopic) -> dict[str, str]:
     size = topic.configs.get(_SEGMENT_BYTES)
     return {} if size is None else {_SEGMENT_BYTES: str(max(int(size), _LARGEST))}
-
-
-def _tell_too_few_replicas(admin: AdminClient, topics: Sequence[BackedUpTopic]) -> None:
-    """Name the topics whose producers cannot write, because they have fewer replicas than before.
-
-    Raises ``KafkaException``.
-    """
-    there = admin.list_topics(timeout=_TIMEOUT_S).topics
-    needed = {
-        name: int(entries[_MIN_ISR].value)
-        for name, entries in topic_configs(admin, [topic.name for topic in topics]).items()
-    }
-    few = [
-        name
-        for name, least in needed.items()
-        if any(len(part.replicas) < least for part in there[name].partitions.values())
-    ]
-    if few:
-        click.echo(
-            f"topics {listed(few, _NAMES)}: producers with acks=all cannot write, because"
-            f" {_MIN_ISR} is more than there are replicas: add some, or"
-            f" `{program()} topics config {few[0]} --set {_MIN_ISR}=1`",
-            err=True,
-        )
 
 
 def _tell_kept(topics: Sequence[BackedUpTopic], kept: Mapping[str, Mapping[str, int]]) -> None:

@@ -79,10 +79,12 @@ class ServedCluster:
     silent: Mapping[BrokerId, str] = field(default_factory=dict)
     troubles: Troubles = field(default_factory=Troubles)
 
-    def min_insync(self, topic: str) -> int:
-        """Return ``min.insync.replicas`` of a topic."""
+    def min_insync(self, partition: DescribedPartition) -> int:
+        """Return how many replicas must be in sync for acks=all: all, if there are fewer."""
+        topic = partition.topic_partition.topic
         text = self.topic_configs.get(topic, {}).get(_MIN_INSYNC, "")
-        return int(text) if text.isdecimal() else self.default_min_insync
+        least = int(text) if text.isdecimal() else self.default_min_insync
+        return min(least, len(partition.assignment.replicas))
 
 
 def read_served(

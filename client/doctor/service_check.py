@@ -191,7 +191,7 @@ def _behind(_: ExaminedCluster, served: ServedCluster) -> Iterator[Finding]:
         in_sync = len(partition.state.leader_and_isr.isr)
         if partition.is_unavailable(served.live):
             continue
-        if in_sync < served.min_insync(partition.topic_partition.topic):
+        if in_sync < served.min_insync(partition):
             few.append(partition)
         elif partition.is_under_replicated:
             behind.append(partition)
@@ -266,27 +266,19 @@ def _stale_caches(_: ExaminedCluster, served: ServedCluster) -> Iterator[Finding
 
 def _replication(_: ExaminedCluster, served: ServedCluster) -> Iterator[Finding]:
     single: set[str] = set()
-    unwritable: dict[str, tuple[int, int]] = {}
     strict: set[str] = set()
     for partition in served.partitions:
         topic, replicas = partition.topic_partition.topic, len(partition.assignment.replicas)
-        needed = served.min_insync(topic)
-        if replicas < needed:
-            unwritable[topic] = needed, replicas
-        elif replicas == 1 and len(served.live) > 1:
+        if replicas == 1 and len(served.live) > 1:
             single.add(topic)
-        elif replicas == needed > 1:
+        elif replicas == served.min_insync(partition) > 1:
             strict.add(topic)
-    for topic, (needed, replicas) in sorted(unwritable.items()):
-        message = f"topic {topic} has {counted(replicas, 'replica')} and min.insync.replicas"
-        remedy = f"`{program()} topics config {topic} --set min.insync.replicas={replicas}`"
-        yield _problem(f"topic {topic}", f"{message} {needed}: acks=all is always refused", remedy)
     yield from _named_topics(
         single, "with one replica: a disk that fails loses them", "add replicas with `{} reassign`"
     )
     yield from _named_topics(
         strict,
-        "with as many replicas as min.insync.replicas: one broker that stops refuses acks=all",
+        "with no more replicas than min.insync.replicas: one broker that stops refuses acks=all",
         "lower min.insync.replicas with `{} topics config`, or add a replica",
     )
 

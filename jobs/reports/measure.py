@@ -57,7 +57,8 @@ FROM (SELECT topic, array_size(replicas) AS factor, racks, array_remove(racks, -
 
 _STATES: Final = {
     "leaderless": "leader = -1",
-    "under_min_isr": "NOT leader <=> -1 AND array_size(isr) < min_isr",
+    "under_min_isr": "NOT leader <=> -1 AND array_size(isr) < min_isr"
+    " AND array_size(isr) < array_size(replicas)",
     "under_replicated": "array_size(isr)"
     " < array_size(replicas) - coalesce(array_size(adding_replicas), 0)",
 }

@@ -120,6 +120,28 @@ def test_every_expected_error_is_one_line_and_an_exit_code(
     assert (result.exit_code, result.stdout, result.stderr) == (exit_code, "", stderr)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("groups", "describe", "\udcff"),
+        ("consume", "t", "--group=g\udcff"),
+        ("produce", "t", "--key", "\udcff"),
+        ("topics", "list", "--exclude", "\udcff"),
+    ],
+)
+def test_a_name_that_is_not_utf_8_is_a_usage_error_and_the_name_of_a_file_may_be(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = CliRunner().invoke(cli, words)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("regent: ")
+    assert "is not UTF-8" in result.stderr
+    monkeypatch.chdir(tmp_path)
+    Path("\udcff").write_bytes(b"")
+    named = CliRunner().invoke(cli, ("topics", "list", "--data-dir", "\udcff"))
+    assert "UTF-8" not in named.stderr
+
+
 def test_an_unexpected_error_keeps_its_traceback() -> None:
     result = CliRunner().invoke(FailingGroup(ZeroDivisionError()), ["c"])
 

@@ -424,8 +424,8 @@ def commit(cluster: RegentCluster, group: str, position: Position) -> None:
     with_group.close()
 
 
-def test_a_topic_with_fewer_replicas_than_it_needs_in_sync_is_restored_and_named(
-    cluster: RegentCluster, spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_topic_with_fewer_replicas_than_before_is_restored(
+    cluster: RegentCluster, spark: SparkSession, tmp_path: Path
 ):
     name, config = "fewer", {"min.insync.replicas": "2"}
     cluster.create_topic(name, replication_factor=2, config=config)
@@ -433,10 +433,6 @@ def test_a_topic_with_fewer_replicas_than_it_needs_in_sync_is_restored_and_named
     producer.produce(name, value=b"v")
     assert producer.flush(scaled(30)) == 0
     again(cluster, spark, tmp_path / "backup", name, options=("--replication-factor", "1"))
-    (told,) = [
-        line for line in capsys.readouterr().err.splitlines() if "min.insync.replicas" in line
-    ]
-    assert told.startswith(f"topics {name}: ")
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
     assert backup.own_configs(backup.topic_configs(admin, [name])[name]) == config
     assert bounds_of(cluster, name, 0) == (0, 1)

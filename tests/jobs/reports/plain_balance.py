@@ -98,7 +98,8 @@ def _states(rows: Iterable[Row]) -> dict[str, Found]:
             found["leaderless"].append(row.name)
         if row.isr is None:
             continue
-        if row.leader != -1 and row.min_isr is not None and len(row.isr) < row.min_isr:
+        needed = min(row.min_isr or 0, len(row.replicas))
+        if row.leader != -1 and len(row.isr) < needed:
             found["under_min_isr"].append(row.name)
         if len(row.isr) < len(row.replicas) - len(row.adding_replicas or ()):
             found["under_replicated"].append(row.name)
