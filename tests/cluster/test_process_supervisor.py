@@ -236,15 +236,20 @@ def test_a_required_child_is_restarted_after_every_exit_status(
     assert ended(processes, worker)
 
 
+def _starting_once(folder: Path, death_pipe: DeathPipe) -> ChildProcess:
+    """Return a child that fails, and whose program is gone then."""
+    program = folder / "program"
+    program.write_text("#!/bin/sh\nrm $0; exit 1\n")
+    program.chmod(0o755)
+    return ChildProcess(
+        "worker", lambda: [str(program)], output=folder / "out", death_pipe=death_pipe
+    )
+
+
 def test_a_failed_restart_of_a_child_is_tried_again(
     processes: ProcessSupervisor, recorder: Recorder, tmp_path: Path, death_pipe: DeathPipe
 ) -> None:
-    program = tmp_path / "program"
-    program.write_text("#!/bin/sh\nrm $0; exit 1\n")
-    program.chmod(0o755)
-    worker = ChildProcess(
-        "worker", lambda: [str(program)], output=tmp_path / "out", death_pipe=death_pipe
-    )
+    worker = _starting_once(tmp_path, death_pipe)
     processes.start(worker, Restart.ON_FAILURE, Backoff(first_s=0.01))
     assert processes.wait(lambda: len(recorder.failed_launches) == 2, TIMEOUT_S)
     assert "worker cannot be started: " in recorder.failed_launches[0]
@@ -264,12 +269,7 @@ def test_a_child_that_cannot_be_started_at_all_is_an_error(
 def test_an_automatic_restart_comes_although_one_on_request_has_failed(
     processes: ProcessSupervisor, recorder: Recorder, tmp_path: Path, death_pipe: DeathPipe
 ) -> None:
-    program = tmp_path / "program"
-    program.write_text("#!/bin/sh\nrm $0; exit 1\n")
-    program.chmod(0o755)
-    worker = ChildProcess(
-        "worker", lambda: [str(program)], output=tmp_path / "out", death_pipe=death_pipe
-    )
+    worker = _starting_once(tmp_path, death_pipe)
     processes.start(worker, Restart.ON_FAILURE, Backoff(first_s=0.05))
     assert ended(processes, worker)
     with pytest.raises(ChildStartError):

@@ -42,15 +42,7 @@ def test_no_client_notices_the_move(
     del jars
     zookeeper = f"{zookeeper_server.address}/{tmp_path.name}"
     with MovedCluster(tmp_path, zookeeper, version=version) as cluster:
-        cluster.create_topics()
-        cluster.follow("check", BROKERS[0])
-        with MovingLoad(cluster.clients) as load:
-            load.await_progress()
-            for block, broker in steps:
-                cluster.follow(block, broker)
-                load.await_progress()
-            assert load.finish() == ""
-            eventually(lambda: not cluster.differing_logs(), "equal logs", WAIT_S)
+        _move_under_load(cluster, steps)
 
 
 @pytest.mark.timeout(900)
@@ -63,15 +55,19 @@ def test_requests_of_the_controller_have_their_own_listener(
     settings["listener.security.protocol.map"] = "PLAINTEXT:PLAINTEXT,CONTROL:PLAINTEXT"
     more = ",CONTROL://127.0.0.1:0"
     with MovedCluster(tmp_path, zookeeper, settings=settings, more_listeners=more) as cluster:
-        cluster.create_topics()
-        cluster.follow("check", BROKERS[0])
-        with MovingLoad(cluster.clients) as load:
+        _move_under_load(cluster, THERE_AND_BACK)
+
+
+def _move_under_load(cluster: MovedCluster, steps: list[tuple[str, int]]) -> None:
+    cluster.create_topics()
+    cluster.follow("check", BROKERS[0])
+    with MovingLoad(cluster.clients) as load:
+        load.await_progress()
+        for block, broker in steps:
+            cluster.follow(block, broker)
             load.await_progress()
-            for block, broker in THERE_AND_BACK:
-                cluster.follow(block, broker)
-                load.await_progress()
-            assert load.finish() == ""
-            eventually(lambda: not cluster.differing_logs(), "equal logs", WAIT_S)
+        assert load.finish() == ""
+        eventually(lambda: not cluster.differing_logs(), "equal logs", WAIT_S)
 
 
 @pytest.mark.timeout(1_500)
