@@ -255,6 +255,7 @@ class SimulatedBroker:
         self._proposal: Exchange | None = None
         self._may_propose_from_ms = 0
         self._lists_suspects_at_ms = 0
+        self.suspect_listings = 0
         self._isr_writer = SimulatedIsrWriter(self)
         self.configs = ConfigListener(self)
         has_tokens = self.settings.delegation_tokens_are_on
@@ -705,6 +706,7 @@ class SimulatedBroker:
             self.tell(events.ReplicasGivenUp(self.replica_manager.broker_epoch))
 
     def _on_suspects_listed(self, suspects: SuspectReplicas) -> None:
+        self.suspect_listings += 1
         self.replica_manager.on_suspects_listed(suspects)
         self._log_care.announce_replaceable_logs()
 

@@ -151,7 +151,8 @@ class DeletedTopics:
     ) -> dict[int, DeletedPartition] | None:
         """Return the partitions of a topic; None: a state is missing, or cannot be read.
 
-        Without it nothing is known of the records: the states may be deleted already.
+        Without it nothing is known of the records: the states may be deleted already. A replica
+        that a move removed may still be in the ISR: it is none when the topic comes back.
         """
         partitions: dict[int, DeletedPartition] = {}
         for topic_partition, assignment in self._context.partition_assignments(topic).items():
@@ -159,7 +160,8 @@ class DeletedTopics:
             if state is None or isinstance(state, BadDataError):
                 return None
             now = state.leader_and_isr
-            row = DeletedPartition(assignment.replicas, now.isr, now.leader_epoch)
+            isr = tuple(broker_id for broker_id in now.isr if broker_id in assignment.replicas)
+            row = DeletedPartition(assignment.replicas, isr, now.leader_epoch)
             partitions[topic_partition.partition] = row
         return partitions
 

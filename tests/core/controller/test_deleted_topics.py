@@ -225,6 +225,13 @@ def begin_deletion(cluster: MovingCluster) -> None:
         cluster.handle_first(cluster.active.inbox)
 
 
+def test_a_replica_that_a_move_removed_is_not_remembered_as_in_sync(cluster: MovingCluster) -> None:
+    """It stays in the ISR while the others are suspect; the topic comes back without it."""
+    cluster.put_state(T0, 2, (2, 3), leader_epoch=5)  # 3 is not assigned
+    begin_deletion(cluster)
+    assert remembered(cluster).partitions[0] == DeletedPartition((1, 2), (2,), 5)
+
+
 def test_a_topic_is_remembered_before_its_replicas_are_stopped(cluster: MovingCluster) -> None:
     begin_deletion(cluster)
     assert cluster.leads(T0)[1] != (1, 2), "replicas that are stopped leave the ISR"
