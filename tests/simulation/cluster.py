@@ -261,13 +261,25 @@ class Cluster(Znodes):
             broker.groups.stop()
         broker.replica_manager.checkpoint_high_watermarks()
         if self.closing_logs_ms and not broker.info.is_of_kafka:
-            broker.controller.give_up()
+            self._give_up(broker)
+            if broker.is_dead:  # it crashed in this call, or was killed while it waited
+                return
         self.kill(broker.broker_id, is_clean=True)
         session_id = broker.session.session_id
         if self.closing_logs_ms:
             self.time.schedule(AWAKE, self.closing_logs_ms, lambda: self.expire(session_id))
         else:
             self.expire(session_id)
+
+    def _give_up(self, broker: SimulatedBroker) -> None:
+        self.in_call.add(broker.broker_id)
+        try:
+            broker.controller.give_up()
+        except SimulatedCrashError:
+            if not broker.is_dead:
+                self.kill(broker.broker_id)
+        finally:
+            self.in_call.discard(broker.broker_id)
 
     # --- steps ---
 

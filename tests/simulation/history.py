@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tests.simulation.cluster import SimulatedCrashError
 from tests.simulation.odds import STEPS
 from tests.simulation.records import BrokenInvariantError
 from tests.simulation.simulation import Simulation
@@ -27,7 +28,7 @@ def _failure_of(simulation: Simulation, seed: int, steps: int = STEPS) -> str | 
     try:
         with silence():
             simulation.run(steps)
-    except (Exception, BrokenInvariantError) as error:  # noqa: BLE001 - it needs its seed
+    except (Exception, BrokenInvariantError, SimulatedCrashError) as error:  # noqa: BLE001 - it needs its seed
         shown = [line[:MAX_LINE] for line in simulation.history[-SHOWN_LINES:]]
         return "\n".join(
             [
