@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from regent.core.errors import Errors
 from regent.core.model import NO_EPOCH, NO_LEADER, BrokerId, TopicPartition
@@ -50,13 +50,20 @@ class AlterPartitionRow(NamedTuple):
         return TopicPartition(self.topic, self.partition)
 
 
+UNNUMBERED: Final = -1
+
+
 @dataclass(frozen=True, slots=True)
 class AlterPartitionRequest:
-    """New ISRs that a broker proposes for partitions it leads (Kafka api 56)."""
+    """New ISRs that a broker proposes for partitions it leads (Kafka api 56).
+
+    ``attempt``: grows with each request that the broker sends. It knows no number of Kafka's.
+    """
 
     broker_id: BrokerId
     broker_epoch: int
     partitions: tuple[AlterPartitionRow, ...]
+    attempt: int = UNNUMBERED
 
 
 class AlteredPartition(NamedTuple):

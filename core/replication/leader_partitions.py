@@ -433,13 +433,15 @@ class AlterPartitionManager:
     """The proposals of the leaders on this broker: one per partition. Not thread-safe.
 
     One request is in flight at a time. A proposal is kept until its answer arrives, so a lost
-    request or answer loses no proposal. A repeated request is harmless (KAFKA-14144).
+    request or answer loses no proposal. A repeated request is harmless (KAFKA-14144): the
+    controller carries no attempt out after a later one, so an answer counts for all earlier ones.
     """
 
     def __init__(self) -> None:
         self._items: dict[TopicPartition, AlterPartitionRow] = {}
         self._put_off: dict[TopicPartition, AlterPartitionRow] = {}
         self._in_flight: AlterPartitionRequest | None = None
+        self._attempts = 0
 
     def __len__(self) -> int:
         return len(self._items)
@@ -474,7 +476,8 @@ class AlterPartitionManager:
         if self._in_flight is not None or not self._items:
             return None
         rows = tuple(self._next_rows())
-        self._in_flight = AlterPartitionRequest(broker_id, broker_epoch, rows)
+        self._attempts += 1
+        self._in_flight = AlterPartitionRequest(broker_id, broker_epoch, rows, self._attempts)
         return self._in_flight
 
     def _next_rows(self) -> Iterator[AlterPartitionRow]:

@@ -76,6 +76,11 @@ def refused_proposals_written() -> Any:
     return patch.object(AlterPartitions, "_decide", and_write)
 
 
+def late_proposals_carried_out() -> Any:
+    """The controller carries an attempt out after a later one, which it refused."""
+    return patch.object(AlterPartitions, "_is_late", lambda self, request: False)
+
+
 def proposals_of_former_broker_epochs() -> Any:
     """The controller does not check the broker epoch of a proposal's sender (KIP-380)."""
     alter = AlterPartitions.alter
@@ -350,6 +355,7 @@ SEARCH_FROM: dict[Callable[[], Any], int] = {
     eligible_replicas_outlive_settings: 180,
     eligible_replicas_unknown_to_leaders: 20_002_606,
     refused_proposals_written: 85,
+    late_proposals_carried_out: 50_008_938,
     proposals_of_former_broker_epochs: 88,
     members_of_any_broker_epoch: 112,
     proposals_of_any_broker: 106,

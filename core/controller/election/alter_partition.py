@@ -11,6 +11,7 @@ tells every broker, and followers get no LeaderAndIsr.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from typing import Final
 
 from regent.core.controller.effects import PartitionChanged
 from regent.core.controller.election.decisions import (
@@ -36,11 +37,14 @@ from regent.core.model import (
 )
 from regent.core.ports import WriteError
 from regent.core.protocol.controller import (
+    UNNUMBERED,
     AlteredPartition,
     AlterPartitionRequest,
     AlterPartitionResponse,
     AlterPartitionRow,
 )
+
+_NEVER: Final = (UNNUMBERED, UNNUMBERED)
 
 
 class AlterPartitions:
@@ -50,6 +54,8 @@ class AlterPartitions:
         self._services = services
         self._log = services.log(__name__)
         self._context = services.context
+        # The last broker epoch and attempt of each broker, over all our terms.
+        self._attempts: dict[BrokerId, tuple[int, int]] = {}
 
     def alter(
         self, request: AlterPartitionRequest
@@ -58,10 +64,15 @@ class AlterPartitions:
 
         The answer has the present state of every partition, so that a leader whose proposal was
         refused can continue without a LeaderAndIsr. Raises ``ControllerMovedError``.
+
+        An attempt that arrives after a later one is dropped: the leader may know that the later one
+        was refused, and no longer waits for the replica that it wanted to add.
         """
         sender = self._context.registrations.get(request.broker_id)
         if sender is None or sender.broker_epoch != request.broker_epoch:
             return AlterPartitionResponse(Errors.STALE_BROKER_EPOCH), []
+        if self._is_late(request):
+            return AlterPartitionResponse(Errors.OPERATION_NOT_ATTEMPTED), []
         named = map(self._named, request.partitions)
         rows = {row.topic_partition: row for row in named}
         outcomes: dict[TopicPartition, Errors] = {}
@@ -99,6 +110,16 @@ class AlterPartitions:
             p for p, now in known if now and now.leader_and_isr.eligible_leader_replicas
         )
         return AlterPartitionResponse(Errors.NONE, answers, with_eligible), changed
+
+    def _is_late(self, request: AlterPartitionRequest) -> bool:
+        """Whether this or a later attempt of the broker was handled; a broker of Kafka has none."""
+        if request.attempt == UNNUMBERED:
+            return False
+        attempt = request.broker_epoch, request.attempt
+        is_late = self._attempts.get(request.broker_id, _NEVER) >= attempt
+        if not is_late:
+            self._attempts[request.broker_id] = attempt
+        return is_late
 
     def _named(self, row: AlterPartitionRow) -> AlterPartitionRow:
         """Return a proposal with the name of its topic: a broker of Kafka may know the id only."""

@@ -91,6 +91,34 @@ def on_write(parts: ControllerParts, moment: Moment, act: Callable[[], None]) ->
     act_once(parts.session, act, moment=moment, method="multi_many")
 
 
+# --- attempts ---
+
+
+@pytest.mark.parametrize("attempt", [7, 8])
+def test_an_attempt_that_arrives_after_a_later_one_is_not_carried_out(
+    parts: ControllerParts, attempt: int
+) -> None:
+    """The leader knows that attempt 8 was refused, and waits for replica 3 no longer."""
+    last = replace(request(parts, row(1, 2, 3)), attempt=8)
+    parts.context.shutting_down_broker_ids.add(3)
+    (answer,) = parts.alter_partitions.alter(last)[0].partitions
+    assert answer.error_code is Errors.INELIGIBLE_REPLICA
+    parts.context.shutting_down_broker_ids.clear()
+
+    late = parts.alter_partitions.alter(replace(last, attempt=attempt))
+    assert late == (AlterPartitionResponse(Errors.OPERATION_NOT_ATTEMPTED), [])
+    answers = parts.alter_partitions.alter(replace(last, attempt=9))[0].partitions
+    assert [answer.error_code for answer in answers] == [Errors.NONE]
+
+
+def test_a_broker_that_started_again_numbers_its_attempts_anew(parts: ControllerParts) -> None:
+    parts.alter_partitions.alter(replace(request(parts, row(1)), attempt=8))
+    parts.unregister(1)
+    parts.context.add_live_broker(parts.register(1, incarnation=2))
+    again = replace(request(parts, row(1, partition_epoch=3)), attempt=1)
+    assert parts.alter_partitions.alter(again)[0].error_code is Errors.NONE
+
+
 # --- accepted -------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from regent.core.errors import Errors
@@ -43,7 +45,14 @@ def test_no_request_is_sent_without_proposals(manager: AlterPartitionManager) ->
 
 def test_a_request_has_the_broker_epoch_of_the_sender(manager: AlterPartitionManager) -> None:
     manager.submit(row(0))
-    assert manager.next_request(1, 100) == AlterPartitionRequest(1, 100, (row(0),))
+    assert manager.next_request(1, 100) == AlterPartitionRequest(1, 100, (row(0),), attempt=1)
+
+
+def test_each_attempt_has_a_higher_number(manager: AlterPartitionManager) -> None:
+    manager.submit(row(0))
+    first = send(manager)
+    manager.on_response(first, None)
+    assert send(manager) == replace(first, attempt=first.attempt + 1)
 
 
 def test_a_second_proposal_for_a_partition_is_refused(manager: AlterPartitionManager) -> None:
@@ -119,7 +128,7 @@ def test_proposals_are_sent_again_when_the_whole_request_failed(  # ISR-16
     assert manager.on_response(first, response) == []
     assert not manager.submit(row(0, (1, 3)))
     again = manager.next_request(1, 200)
-    assert again == AlterPartitionRequest(1, 200, first.partitions), "with the present broker epoch"
+    assert again == AlterPartitionRequest(1, 200, first.partitions, 2), "with the present epoch"
     assert manager.on_response(again, respond(accepted(row(0)), accepted(row(1))))
     assert manager.next_request(1, 200) is None
 
