@@ -34,7 +34,7 @@ from regent.cli.record_lines import (
 from regent.cli.topic_options import refuse_empty
 from regent.cli.waiting import MAX_INT32, Explained, timeout_option
 from regent.cli.watching import complete_groups, complete_topics
-from regent.client.cluster_connection import Cluster, client_settings, pass_cluster
+from regent.client.cluster_connection import Cluster, client_settings, open_client, pass_cluster
 from regent.client.obstacles import record_obstacles
 from regent.client.wording import counted, listed
 from regent.config.moments import parse_timestamp
@@ -131,7 +131,7 @@ def consume(
     refuse_empty(topic)
     start = _start(group, **options)
     shown = _printer(**options)
-    consumer = Consumer(_settings(cluster, group, start, options["isolation_level"]))
+    consumer = open_client(Consumer, _settings(cluster, group, start, options["isolation_level"]))
     obstacles = Explained(
         f"topic {topic}: no record comes",
         lambda: _obstacles(cluster, topic, group),

@@ -16,7 +16,7 @@ from regent.cli.record_lines import Headers, LineRecord, is_timestamp, json_reco
 from regent.cli.topic_options import refuse_empty
 from regent.cli.waiting import MAX_INT32, Explained, Progress, timeout_option
 from regent.cli.watching import complete_topics
-from regent.client.cluster_connection import Cluster, client_settings, pass_cluster
+from regent.client.cluster_connection import Cluster, client_settings, open_client, pass_cluster
 from regent.client.obstacles import record_obstacles
 from regent.client.wording import counted
 from regent.config.moments import parse_timestamp
@@ -108,7 +108,8 @@ def produce(
     """
     refuse_empty(topic)
     records = _records(file, **options)
-    producer = Producer(
+    producer = open_client(
+        Producer,
         {
             **client_settings(cluster),
             "throttle_cb": tell_throttling(),

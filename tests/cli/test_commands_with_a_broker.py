@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as KafkaTopicPartition
 
+import regent
 from regent.config.settings import Settings
 from regent.config.tables.groups import GroupsConfig
+from regent.core.model import BrokerInfo, EndPoint
 from regent.testing.waits import eventually, scaled
 from regent.zk.znodes import BrokerIdZNode
 from tests.support.fake_cluster import FakeCluster, failing
@@ -36,6 +40,40 @@ def broker(cluster: FakeCluster) -> Iterator[ServedEndpoint]:
             producer.produce(TOPIC, value, partition=0)
         assert producer.flush(scaled(10)) == 0
         yield broker
+
+
+@pytest.mark.parametrize(
+    "command", [("consume", "t"), ("produce", "t"), ("groups", "list")], ids=" ".join
+)
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ("sasl.oauthbearer.method=bogus", 'property "sasl.oauthbearer.method"'),
+        ("sasl.kerberos.min.time.before.relogin=-5", '"sasl.kerberos.min.time.before.relogin"'),
+    ],
+)
+def test_a_setting_that_librdkafka_refuses_is_named_in_one_line(
+    cluster: FakeCluster, tmp_path: Path, command: tuple[str, ...], wrong: str, told: str
+) -> None:
+    protocol = "SASL_PLAINTEXT"
+    endpoint = EndPoint(protocol, "127.0.0.1", 1, protocol)
+    cluster.register_as(BrokerInfo(0, (endpoint,)))
+    login = 'x.PlainLoginModule required username="a" password="b";'
+    path = tmp_path / "command.properties"
+    path.write_text(
+        f"security.protocol={protocol}\nsasl.mechanism=PLAIN\nsasl.jaas.config={login}\n{wrong}\n"
+    )
+    path.chmod(0o600)
+    problem = failing(cluster.run(*command, "--command-config", str(path)))
+    assert problem.startswith(f"--command-config {path}: ")
+    assert told in problem
+
+
+def test_no_command_opens_a_client_without_naming_what_it_refuses() -> None:
+    root = Path(regent.__path__[0])
+    sources = [path for room in ("cli", "client") for path in (root / room).rglob("*.py")]
+    opened = re.compile(r"\b(Producer|Consumer|AdminClient)\(")
+    assert [str(path) for path in sources if opened.search(path.read_text())] == []
 
 
 def consumer(broker: ServedEndpoint) -> Consumer:
