@@ -6,6 +6,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple, cast
 
 import click
@@ -247,10 +248,15 @@ class _Reading:
         self._consumer.subscribe([self._topic], on_assign=on_assign)
 
     def _known_partitions(self) -> list[int]:
-        found = self._consumer.list_topics(timeout=self._timeout_s).topics.get(self._topic)
-        if found is None or found.error is not None:
+        listed_topics = self._consumer.list_topics(self._topic, timeout=self._timeout_s).topics
+        found = listed_topics[self._topic]
+        if found.error is None:
+            return sorted(found.partitions)
+        if found.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            raise KafkaClientError(f"there is no topic {self._topic}, or you may not see it")
+        if found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise KafkaClientError(f"there is no topic {self._topic}")
-        return sorted(found.partitions)
+        raise KafkaException(found.error)
 
     def _positions(self, partitions: list[TopicPartition], start: _Start) -> list[TopicPartition]:
         if start.from_ms is not None:
@@ -322,13 +328,24 @@ class _Reading:
             return
         partition = TopicPartition(self._topic, number)
         _, high_watermark = self._consumer.get_watermark_offsets(partition, cached=True)
-        if high_watermark > offset:
+        if high_watermark > offset and self._ends_at(partition, offset):
             self._told_open.add(number)
             note(
                 f"regent: partition {number}: a transaction is open since offset {offset}; it hides"
                 f" what follows, up to offset {high_watermark - 1} (--isolation-level"
                 " read_uncommitted shows it)"
             )
+
+    def _ends_at(self, partition: TopicPartition, offset: int) -> bool:
+        """Whether the records that may be read end there now, also if others follow.
+
+        Else new ones have come since this offset was the end. That is not known without an answer.
+        """
+        with suppress(KafkaException):
+            return bool(
+                self._consumer.get_watermark_offsets(partition, self._timeout_s)[1] == offset
+            )
+        return False
 
 
 def _obstacles(cluster: Cluster, topic: str, group: str | None) -> Sequence[str]:
