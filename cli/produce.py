@@ -79,7 +79,8 @@ def _parse_timestamp(_context: object, _option: object, text: str | None) -> int
     "timestamp_ms",
     metavar="TIME",
     callback=_parse_timestamp,
-    help="Timestamp of all records: a time, 2026-01-31T23:59:00, or milliseconds since 1970.",
+    help="Timestamp of all records: a time in UTC, 2026-01-31T23:59:00, or milliseconds since"
+    " 1970.",
 )
 @click.option(
     "--header",
