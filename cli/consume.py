@@ -326,9 +326,9 @@ class _Reading:
         number, offset = end.partition(), end.offset()
         if number is None or offset is None or number in self._told_open:
             return
-        partition = TopicPartition(self._topic, number)
-        _, high_watermark = self._consumer.get_watermark_offsets(partition, cached=True)
-        if high_watermark > offset and self._ends_at(partition, offset):
+        topic_partition = TopicPartition(self._topic, number)
+        _, high_watermark = self._consumer.get_watermark_offsets(topic_partition, cached=True)
+        if high_watermark > offset and self._ends_at(topic_partition, offset):
             self._told_open.add(number)
             note(
                 f"regent: partition {number}: a transaction is open since offset {offset}; it hides"
@@ -336,14 +336,14 @@ class _Reading:
                 " read_uncommitted shows it)"
             )
 
-    def _ends_at(self, partition: TopicPartition, offset: int) -> bool:
+    def _ends_at(self, topic_partition: TopicPartition, offset: int) -> bool:
         """Whether the records that may be read end there now, also if others follow.
 
         Else new ones have come since this offset was the end. That is not known without an answer.
         """
         with suppress(KafkaException):
             return bool(
-                self._consumer.get_watermark_offsets(partition, self._timeout_s)[1] == offset
+                self._consumer.get_watermark_offsets(topic_partition, self._timeout_s)[1] == offset
             )
         return False
 
