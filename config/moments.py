@@ -1,6 +1,6 @@
 """Moments as users give them: a time such as 2026-01-31T23:59:00, or how long ago: 10m.
 
-Without a zone they are in UTC, as all times are shown.
+Without a zone they are in UTC, as those of events and records are shown.
 
 Durations are 10m, too, or in ISO 8601's form, as Kafka's tools take them: PT10M.
 """
