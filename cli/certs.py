@@ -34,6 +34,7 @@ from regent.core.errors import RegentError
 CA_CERTIFICATE: Final = "ca.pem"
 _CA_KEY: Final = "ca.key"
 _CA_DAYS: Final = 3650
+_LONGEST_NAME: Final = 64  # X.509's limit of a common name
 _LEEWAY: Final = timedelta(minutes=5)  # other machines' clocks may be behind
 _COLUMNS: Final = ("file", "subject", "hosts", "expires")
 
@@ -116,6 +117,10 @@ def _parsed(argument: str) -> tuple[str, list[x509.GeneralName]]:
     name, _, hosts = argument.partition("=")
     if not name or "/" in name or name.startswith(".") or name == Path(CA_CERTIFICATE).stem:
         raise CertificateError(f"{argument!r} has no name for a file before the sign =")
+    if len(name.encode()) > _LONGEST_NAME:
+        raise CertificateError(
+            f"{name!r} is too long: the name in a certificate has at most {_LONGEST_NAME} bytes"
+        )
     return name, [_alternative(host) for host in hosts.split(",") if host]
 
 

@@ -6,6 +6,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple, cast
 
 import click
@@ -34,7 +35,7 @@ from regent.cli.record_lines import (
 from regent.cli.topic_options import refuse_empty
 from regent.cli.waiting import MAX_INT32, Explained, timeout_option
 from regent.cli.watching import complete_groups, complete_topics
-from regent.client.cluster_connection import Cluster, client_settings, pass_cluster
+from regent.client.cluster_connection import Cluster, client_settings, open_client, pass_cluster
 from regent.client.obstacles import record_obstacles
 from regent.client.wording import counted, listed
 from regent.config.moments import parse_timestamp
@@ -131,7 +132,7 @@ def consume(
     refuse_empty(topic)
     start = _start(group, **options)
     shown = _printer(**options)
-    consumer = Consumer(_settings(cluster, group, start, options["isolation_level"]))
+    consumer = open_client(Consumer, _settings(cluster, group, start, options["isolation_level"]))
     obstacles = Explained(
         f"topic {topic}: no record comes",
         lambda: _obstacles(cluster, topic, group),
@@ -247,10 +248,15 @@ class _Reading:
         self._consumer.subscribe([self._topic], on_assign=on_assign)
 
     def _known_partitions(self) -> list[int]:
-        found = self._consumer.list_topics(timeout=self._timeout_s).topics.get(self._topic)
-        if found is None or found.error is not None:
+        listed_topics = self._consumer.list_topics(self._topic, timeout=self._timeout_s).topics
+        found = listed_topics[self._topic]
+        if found.error is None:
+            return sorted(found.partitions)
+        if found.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            raise KafkaClientError(f"there is no topic {self._topic}, or you may not see it")
+        if found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise KafkaClientError(f"there is no topic {self._topic}")
-        return sorted(found.partitions)
+        raise KafkaException(found.error)
 
     def _positions(self, partitions: list[TopicPartition], start: _Start) -> list[TopicPartition]:
         if start.from_ms is not None:
@@ -320,15 +326,26 @@ class _Reading:
         number, offset = end.partition(), end.offset()
         if number is None or offset is None or number in self._told_open:
             return
-        partition = TopicPartition(self._topic, number)
-        _, high_watermark = self._consumer.get_watermark_offsets(partition, cached=True)
-        if high_watermark > offset:
+        topic_partition = TopicPartition(self._topic, number)
+        _, high_watermark = self._consumer.get_watermark_offsets(topic_partition, cached=True)
+        if high_watermark > offset and self._ends_at(topic_partition, offset):
             self._told_open.add(number)
             note(
                 f"regent: partition {number}: a transaction is open since offset {offset}; it hides"
                 f" what follows, up to offset {high_watermark - 1} (--isolation-level"
                 " read_uncommitted shows it)"
             )
+
+    def _ends_at(self, topic_partition: TopicPartition, offset: int) -> bool:
+        """Whether the records that may be read end there now, also if others follow.
+
+        Else new ones have come since this offset was the end. That is not known without an answer.
+        """
+        with suppress(KafkaException):
+            return bool(
+                self._consumer.get_watermark_offsets(topic_partition, self._timeout_s)[1] == offset
+            )
+        return False
 
 
 def _obstacles(cluster: Cluster, topic: str, group: str | None) -> Sequence[str]:

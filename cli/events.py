@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import closing
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import Enum
 from functools import partial
 from typing import Final
@@ -28,7 +28,9 @@ _POLL_BROKERS_S: Final = 0.5
 _CONTEXT: Final = 10  # events shown before --follow, as with tail -f
 
 _LINE: Final = "{:23}  {:>6}  {:>9}  {:40}  {:33}  {:>9}  {:>11}"
-_HEADER: Final = _LINE.format("TIME", "BROKER", "ID", "EVENT", "CAUSE", "QUEUE-MS", "HANDLING-MS")
+_HEADER: Final = _LINE.format(
+    "TIME-UTC", "BROKER", "ID", "EVENT", "CAUSE", "QUEUE-MS", "HANDLING-MS"
+)
 _INTERNAL: Final = re.compile(rf"(?<![\w.-])({'|'.join(INTERNAL_TOPICS)})(-[0-9]+)?(?![\w.-])")
 _CHANGE: Final = "    "  # a change is printed below its event
 
@@ -69,7 +71,7 @@ def _moment(_context: object, _option: object, text: str | None) -> int | None:
     "since_ms",
     metavar="TIME",
     callback=_moment,
-    help="Only events since a time, 2026-01-31T23:59:00, or since 30s, 10m, 2h, 1d ago.",
+    help="Only events since a time in UTC, 2026-01-31T23:59:00, or since 30s, 10m, 2h, 1d ago.",
 )
 @click.option(
     "--broker",
@@ -198,7 +200,7 @@ def _tells_something(event: Event) -> bool:
 
 def _rows(event: Event, show_internal: bool) -> str:
     fields = event.fields
-    moment = datetime.fromtimestamp(event.ts_ms / 1000)
+    moment = datetime.fromtimestamp(event.ts_ms / 1000, UTC)
     names = ("event", "cause", "queue_ms", "handling_ms")
     row = _LINE.format(
         f"{moment:%Y-%m-%d %H:%M:%S}.{event.ts_ms % 1000:03}",

@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient, ConsumerGroupDescription, OffsetS
 from regent.cli.kafka_client import KafkaClientError
 from regent.cli.output import quoted
 from regent.cli.waiting import Waiting
-from regent.client.cluster_connection import Cluster, client_settings
+from regent.client.cluster_connection import Cluster, client_settings, open_client
 from regent.client.obstacles import record_obstacles
 from regent.config.addresses import bracketed
 from regent.config.command_line import program
@@ -106,7 +106,7 @@ class GroupAdmin:
 
     def __init__(self, cluster: Cluster, timeout_ms: int) -> None:
         self._cluster = cluster
-        self._client = AdminClient(client_settings(cluster))
+        self._client = open_client(AdminClient, client_settings(cluster))
         self._timeout_s = min(max(timeout_ms / 1000, 0.001), _MAX_TIMEOUT_S)
 
     def groups(self) -> list[ListedGroup]:

@@ -251,7 +251,7 @@ def _partitions(
             raise click.UsageError(f"--topic {text!r} is not NAME or NAME:0,1")
         topic, numbers = parts.groups()
         if topic not in counts:
-            raise GroupError(f"topic {topic} does not exist")
+            raise GroupError(f"there is no topic {topic}, or you may not see it")
         wanted = range(counts[topic]) if numbers is None else map(int, numbers.split(","))
         found |= {TopicPartition(topic, number) for number in wanted}
     _check_exist(found, counts)
@@ -261,7 +261,7 @@ def _partitions(
 def _check_exist(partitions: Collection[TopicPartition], counts: Mapping[str, int]) -> None:
     for partition in sorted(partitions):
         if partition.topic not in counts:
-            raise GroupError(f"topic {partition.topic} does not exist")
+            raise GroupError(f"there is no topic {partition.topic}, or you may not see it")
         if partition.partition >= counts[partition.topic]:
             raise GroupError(f"partition {partition} does not exist")
 

@@ -6,6 +6,7 @@ expected error is one line on stderr, with exit code 1, or 2 for wrong arguments
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sys
@@ -25,6 +26,7 @@ EXIT_USAGE = 2
 _NAME = "regent"  # in help texts; where it is not on the PATH, its path would wrap their lines
 
 
+_NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _PRINTING = ["events"], ["consume"], ["metadata"]
 _PRINTING_OF_GROUPS = ["list"], ["describe"], ["show"]
 
@@ -96,7 +98,8 @@ class RegentGroup(LazyGroup):
         try:
             _refuse_other_than_text(args[0] if args else kwargs.get("args"))
             result = super().main(*args, **kwargs)
-            sys.stdout.flush()
+            if sys.stdout is not None:  # None: it was closed before the start
+                sys.stdout.flush()
         except click.exceptions.NoArgsIsHelpError as error:
             error.show()
             sys.exit(EXIT_USAGE)
@@ -114,13 +117,13 @@ class RegentGroup(LazyGroup):
         except click.Abort:
             sys.exit(EXIT_INTERRUPTED)
         except (BrokenPipeError, _ReaderLeftError):
-            # The reader has left: the interpreter must not report that when it flushes stdout.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _give_up_stdout()
             sys.exit(0 if _only_shows(args[0] if args else kwargs.get("args")) else EXIT_FAILED)
         except OSError as error:
-            if error.filename is None:
+            named = os.fsdecode(error.filename or "") or _unwritable_output(error)
+            if not named:
                 raise
-            _report(f"{os.fsdecode(error.filename)}: {error.strerror}")
+            _report(f"{named}: {error.strerror}")
             sys.exit(EXIT_FAILED)
         sys.exit(result if isinstance(result, int) else 0)
 
@@ -129,6 +132,23 @@ def _only_shows(words: Sequence[str] | None) -> bool:
     """Whether a command does nothing but print, so that a reader that leaves has all it wants."""
     named = [w for w in (sys.argv[1:] if words is None else words) if not w.startswith("-")]
     return named[:1] in _PRINTING or named[1:2] in _PRINTING_OF_GROUPS
+
+
+def _unwritable_output(error: OSError) -> str:
+    """Say that stdout, or a file, could not be written; "": an error without a name is another."""
+    is_full = error.errno in _NO_SPACE
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()  # if it still has what could not be written, this fails again
+    except OSError:
+        _give_up_stdout()
+        is_full = True
+    return "the output cannot be written" if is_full else ""
+
+
+def _give_up_stdout() -> None:
+    """Write no more to stdout: the interpreter must not report that it fails when it flushes it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _report(message: str) -> None:

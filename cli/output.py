@@ -36,6 +36,7 @@ class Output(StrEnum):
 
 _YAML: Final = "yaml"
 _FORM: Final = "regent.output.form"  # in the meta data of the context
+_IS_ONE_OF_MANY: Final = "regent.output.is_one_of_many"
 _NO_HEADERS: Final = "regent.output.no_headers"
 
 
@@ -78,6 +79,15 @@ def _meta(name: str) -> object:
     return None if context is None else context.meta.get(name)
 
 
+def begin_documents() -> bool:
+    """Let YAML begin each document with a line ---; return whether there are documents at all."""
+    context = click.get_current_context(silent=True)
+    if context is None:
+        return False
+    context.meta[_IS_ONE_OF_MANY] = True
+    return context.meta.get(_FORM) in (Output.JSON.value, _YAML)
+
+
 def examples(*lines: str) -> str:
     """Return the examples at the end of ``--help``: command lines, not wrapped."""
     return "\n".join(("\b", "Examples:", *(f"  {program()} {line}" for line in lines)))
@@ -100,6 +110,8 @@ def quoted(name: str) -> str:
 def print_json(value: object) -> None:
     """Print one JSON document: indented for people, on one line for programs; or as YAML."""
     if _meta(_FORM) == _YAML:
+        if _meta(_IS_ONE_OF_MANY):
+            click.echo("---")
         for line in _yaml(orjson.loads(orjson.dumps(value))):
             click.echo(line)
         return

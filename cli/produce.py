@@ -16,7 +16,7 @@ from regent.cli.record_lines import Headers, LineRecord, is_timestamp, json_reco
 from regent.cli.topic_options import refuse_empty
 from regent.cli.waiting import MAX_INT32, Explained, Progress, timeout_option
 from regent.cli.watching import complete_topics
-from regent.client.cluster_connection import Cluster, client_settings, pass_cluster
+from regent.client.cluster_connection import Cluster, client_settings, open_client, pass_cluster
 from regent.client.obstacles import record_obstacles
 from regent.client.wording import counted
 from regent.config.moments import parse_timestamp
@@ -79,7 +79,8 @@ def _parse_timestamp(_context: object, _option: object, text: str | None) -> int
     "timestamp_ms",
     metavar="TIME",
     callback=_parse_timestamp,
-    help="Timestamp of all records: a time, 2026-01-31T23:59:00, or milliseconds since 1970.",
+    help="Timestamp of all records: a time in UTC, 2026-01-31T23:59:00, or milliseconds since"
+    " 1970.",
 )
 @click.option(
     "--header",
@@ -108,7 +109,8 @@ def produce(
     """
     refuse_empty(topic)
     records = _records(file, **options)
-    producer = Producer(
+    producer = open_client(
+        Producer,
         {
             **client_settings(cluster),
             "throttle_cb": tell_throttling(),

@@ -208,6 +208,7 @@ def _await_deletion(
 ) -> dict[str, str]:
     """Return the topics that still exist, each with the reason."""
     deadline = time.monotonic() + timeout_ms / 1000
+    admin.topics.sync()  # else a server that lags behind may not have the marks yet
     remaining = set(incarnations)
     obstacles = Explained(
         "the deletion waits",

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from regent.cli.output import begin_documents
 from regent.client.cluster_connection import cluster_admin, find_cluster, open_session
 from regent.client.live_brokers import read_live_brokers
 from regent.config.cluster_location import DATA_DIR
@@ -38,20 +39,25 @@ def watch_option(command: F) -> F:
 
 
 def watched(show: Callable[[], object], watch_s: float | None) -> None:
-    """Call ``show`` once, or again and again; a failure is shown and does not end the watch."""
+    """Call ``show`` once, or again and again; a failure is shown and does not end the watch.
+
+    The times of JSON and YAML go to stderr: stdout has documents only.
+    """
     if watch_s is None:
         show()
         return
+    has_documents = begin_documents()
     try:
         while True:
             if sys.stdout.isatty():
                 click.clear()
-            click.echo(time.strftime("%Y-%m-%d %H:%M:%S"))
+            click.echo(time.strftime("%Y-%m-%d %H:%M:%S"), err=has_documents)
             try:
                 show()
             except RegentError as error:
                 click.echo(f"regent: {error}", err=True)
-            click.echo()
+            if not has_documents:
+                click.echo()
             sys.stdout.flush()
             time.sleep(watch_s)
     except KeyboardInterrupt:

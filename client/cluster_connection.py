@@ -234,6 +234,21 @@ def client_settings(
     }
 
 
+def open_client(kind: Callable[[dict[str, Any]], R], settings: Mapping[str, Any]) -> R:
+    """Return a client of librdkafka; raises ``ClusterNotFoundError`` for a setting it refuses.
+
+    What a command chooses itself is right: the setting is one of ``--command-config``.
+    """
+    from confluent_kafka import KafkaException
+
+    try:
+        return kind(dict(settings))
+    except KafkaException as error:
+        config = SECURITY_OF_COMMAND.config
+        where = "" if config is None else f"--command-config {config.path}: "
+        raise ClusterNotFoundError(f"{where}{error.args[0].str()}") from None
+
+
 def _use_keys(_context: click.Context, _option: click.Parameter, keys: Path | None) -> None:
     KEYS_OF_COMMAND.given = keys
 

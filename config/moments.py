@@ -1,6 +1,6 @@
 """Moments as users give them: a time such as 2026-01-31T23:59:00, or how long ago: 10m.
 
-Without a zone, those of events are local, as they are shown, and those of records are in UTC.
+Without a zone they are in UTC, as those of events and records are shown.
 
 Durations are 10m, too, or in ISO 8601's form, as Kafka's tools take them: PT10M.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import time
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime
 
 _UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _AGO = re.compile(rf"(\d{{1,9}})([{''.join(_UNITS_MS)}])")
@@ -19,18 +19,15 @@ _ISO_DURATION = re.compile(
 )
 
 
-def parse_moment(text: str, zone: tzinfo | None = None) -> int:
-    """Return a moment in milliseconds since 1970; ``zone`` None: local time.
-
-    Raises ``ValueError`` of one line.
-    """
+def parse_moment(text: str) -> int:
+    """Return a moment in milliseconds since 1970; raises ``ValueError`` of one line."""
     ago = _AGO.fullmatch(text.removesuffix(" ago"))
     if ago is not None:
         return time.time_ns() // 1_000_000 - int(ago[1]) * _UNITS_MS[ago[2]]
     try:
         moment = datetime.fromisoformat(text)
         if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=zone)
+            moment = moment.replace(tzinfo=UTC)
         return round(moment.timestamp() * 1000)
     except (ValueError, OverflowError):
         raise ValueError(
@@ -41,7 +38,7 @@ def parse_moment(text: str, zone: tzinfo | None = None) -> int:
 def parse_timestamp(text: str) -> int:
     """Return the time of a record, in UTC; a number that is no date is in milliseconds itself."""
     is_number = re.fullmatch(r"[0-9]{1,18}", text) and len(text) != _DATE_DIGITS
-    return int(text) if is_number else parse_moment(text, UTC)
+    return int(text) if is_number else parse_moment(text)
 
 
 def parse_duration(text: str) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -98,14 +98,14 @@ def _moment(at_ms: float | None) -> str:
     if at_ms is None:
         return "-"
     try:
-        moment = datetime.fromtimestamp(at_ms / 1000)
+        moment = datetime.fromtimestamp(at_ms / 1000, UTC)
     except (ValueError, OverflowError, OSError):  # a record may have any time
         return f"{at_ms} ms"
-    return f"{moment:%Y-%m-%d %H:%M:%S}.{int(at_ms) % 1000:03}"
+    return f"{moment:%Y-%m-%d %H:%M:%S}.{int(at_ms) % 1000:03}Z"
 
 
 def _clock(at_ms: float | None) -> str:
-    return _moment(at_ms)[11:] if at_ms is not None else "-"
+    return _moment(at_ms)[11:].removesuffix("Z") if at_ms is not None else "-"
 
 
 def _bytes(number: int) -> str:

@@ -30,6 +30,7 @@ from regent.client.cluster_connection import (
     Cluster,
     bootstrap_option,
     client_settings,
+    open_client,
     pass_cluster,
 )
 from regent.core.errors import RegentError
@@ -116,7 +117,7 @@ def _command(cluster: Cluster, /, pattern: str | None, out: str, **options: Any)
     with job_session(click.get_current_context().obj, options, app_name="regent-backup") as job:
         check_is_new(out, job.files)
         settings = client_settings(cluster, "regent-backup")
-        backup = found_topics(AdminClient(dict(settings)), pattern)
+        backup = found_topics(open_client(AdminClient, settings), pattern)
         bound = sum(topic.record_bound for topic in backup.topics)
         session = job.start(is_small=bound <= _SMALL)
         check_shared(session, [out])

@@ -62,10 +62,18 @@ def _moment(_context: object, _option: object, text: str | None) -> int | None:
 )
 @data_dir_option
 @click.option(
-    "--since", "since_ms", metavar="TIME", callback=_moment, help="Only events from this time on."
+    "--since",
+    "since_ms",
+    metavar="TIME",
+    callback=_moment,
+    help="Only events from this time on, in UTC.",
 )
 @click.option(
-    "--until", "until_ms", metavar="TIME", callback=_moment, help="Only events before this time."
+    "--until",
+    "until_ms",
+    metavar="TIME",
+    callback=_moment,
+    help="Only events before this time, in UTC.",
 )
 @number_option("--top", default=10, kind=click.IntRange(1, 1000), text="Number of rows of a table.")
 @click.option("--out", metavar="DIR", help="A new directory for the Parquet table.")

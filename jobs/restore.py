@@ -39,6 +39,7 @@ from regent.client.cluster_connection import (
     Cluster,
     bootstrap_option,
     client_settings,
+    open_client,
     pass_cluster,
 )
 from regent.client.command_config import SECURITY_OF_COMMAND
@@ -166,7 +167,7 @@ def _command(
         names = set(chosen((topic.name for topic in backup.topics), pattern, source))
         topics = [topic for topic in backup.topics if topic.name in names]
         settings = client_settings(cluster, "regent-restore")
-        admin = AdminClient(dict(settings))
+        admin = open_client(AdminClient, settings)
         try:
             new, to_write = left_to_do(admin, topics)
             of_brokers = _retention_of_brokers(admin)

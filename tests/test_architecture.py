@@ -97,7 +97,11 @@ HOMES = {
     "markupsafe": {"console"},
     "confluent_kafka": {
         *("jobs", "cli/produce.py", "cli/consume.py", "cli/group_admin.py"),
-        *("console/record_browser.py", "console/bootstrap_source.py"),
+        *(
+            "console/record_browser.py",
+            "console/bootstrap_source.py",
+            "client/cluster_connection.py",
+        ),
     },
 }
 """Libraries, and the only places that may import them."""

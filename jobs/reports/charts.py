@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Sized
-from datetime import datetime
+from datetime import UTC
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -15,7 +15,7 @@ from regent.jobs.reports.verdict import NAMED, OVERLOAD, UNDERLOAD, far_from
 Draw: TypeAlias = Callable[[Axes], None]
 
 DATES: Final = "dates"
-"""The scale of an x axis that shows ``dates`` as local time."""
+"""The scale of an x axis that shows ``dates`` in UTC."""
 MOST_BARS: Final = 40
 
 _MOST_POINTS: Final = 500  # in a figure: more would overlap
@@ -149,9 +149,8 @@ def dates(moments_ms: Sequence[float]) -> list[float]:
 
 
 def show_dates(axes: Axes) -> None:
-    """Let the x axis, which is of ``dates``, show local time."""
-    _, last = axes.get_xlim()
-    axes.xaxis_date(datetime.fromtimestamp(last * 86_400).astimezone().tzinfo)
+    """Let the x axis, which is of ``dates``, show UTC."""
+    axes.xaxis_date(UTC)
 
 
 def _draw_bars(axes: Axes, names: Sequence[str], values: Sequence[float]) -> None:

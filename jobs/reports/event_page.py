@@ -18,7 +18,7 @@ from regent.jobs.reports.charts import (
     show_dates,
     stacks,
 )
-from regent.jobs.reports.event_tables import Row, event_tables, moment, time_zone
+from regent.jobs.reports.event_tables import Row, event_tables, moment
 from regent.jobs.reports.event_verdict import in_words
 from regent.jobs.reports.page import BAD, GOOD, INK, Axes, Page
 
@@ -84,8 +84,8 @@ def add_events(page: Page, report: Row) -> None:
 
 def _introduce(page: Page, report: Row) -> None:
     page.text(
-        f"Events from {moment(report['first_ms'])} to {moment(report['last_ms'])}, local time"
-        f" ({time_zone(report['last_ms'])}), by the clocks of the brokers' machines."
+        f"Events from {moment(report['first_ms'])} to {moment(report['last_ms'])}, in UTC,"
+        " by the clocks of the brokers' machines."
     )
     if unnamed := report["unnamed_changes"]:
         page.text(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from regent.jobs.reports.event_analysis import PERCENTILES
@@ -105,13 +105,12 @@ def event_tables(report: Mapping[str, Any]) -> list[Table]:
 
 
 def moment(ms: float | None) -> str | None:
-    """Return a moment as ``regent events`` shows it: local time, to the millisecond."""
-    return None if ms is None else datetime.fromtimestamp(ms / 1000).isoformat(" ", "milliseconds")
-
-
-def time_zone(ms: float) -> str:
-    """Return how far local time was from UTC at a moment."""
-    return f"UTC{datetime.fromtimestamp(ms / 1000).astimezone().isoformat()[-6:]}"
+    """Return a moment as ``regent events`` shows it: in UTC, to the millisecond."""
+    if ms is None:
+        return None
+    return (
+        datetime.fromtimestamp(ms / 1000, UTC).replace(tzinfo=None).isoformat(" ", "milliseconds")
+    )
 
 
 def _table(caption: str, columns: _Columns, rows: Sequence[Row]) -> Table:
@@ -148,7 +147,7 @@ def _overview(report: Row) -> Table:
         ("events", report["events"]),
         ("from", moment(report["first_ms"])),
         ("to", moment(report["last_ms"])),
-        ("time zone", time_zone(report["last_ms"])),
+        ("time zone", "UTC"),
         ("brokers", ", ".join(map(str, report["brokers"]))),
         ("changes named", report["named_changes"]),
         ("changes only counted", report["unnamed_changes"]),

@@ -57,6 +57,21 @@ def peer_of(directory: Path, server: str, client: str, host: str) -> object:
     return dict(rdn[0] for rdn in seen[0]["subject"])  # type: ignore[index]
 
 
+@pytest.mark.parametrize("letter", ["a", "é"])
+def test_a_name_that_fits_into_no_certificate_is_refused_before_anything_is_written(
+    tmp_path: Path, letter: str
+) -> None:
+    longest = letter * (64 // len(letter.encode()))
+    longer = longest + letter
+    result = run("make", "--dir", str(tmp_path / "certs"), "alice", longer)
+    assert result.exit_code == 1
+    assert result.stderr == (
+        f"regent: {longer!r} is too long: the name in a certificate has at most 64 bytes\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+    make(tmp_path / "certs", longest)
+
+
 def test_a_broker_and_a_user_prove_who_they_are_to_each_other(tmp_path: Path) -> None:
     make(tmp_path, "broker-0=127.0.0.1,::1,broker-0.example", "alice")
     for host in ("127.0.0.1", "::1", "broker-0.example"):

@@ -85,12 +85,28 @@ def test_a_table_has_a_row_for_each_event(tmp_path: Path) -> None:
     header, first, change, more, second = events(tmp_path).stdout.splitlines()
 
     assert header.split() == [
-        *("TIME", "BROKER", "ID", "EVENT", "CAUSE", "QUEUE-MS", "HANDLING-MS")
+        *("TIME-UTC", "BROKER", "ID", "EVENT", "CAUSE", "QUEUE-MS", "HANDLING-MS")
     ]
     assert first.split()[1].endswith(".123")
     assert first.split()[2:8] == ["0", "1-17", "TopicChange", "/brokers/topics", "0.5", "1.25"]
     assert (change, more) == ("    t-0: leader 0", "    and 3 more")
     assert second.split()[2:] == ["-"] * 6
+
+
+def test_a_time_that_is_shown_can_be_given_back_whatever_the_zone_of_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(tmp_path, 0, event(1_700_000_000_123), event(1_700_000_000_124))
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        last = events(tmp_path).stdout.splitlines()[-1]
+        given_back = events(tmp_path, "-o", "json", "--since", last[:23])
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert last.startswith("2023-11-14 22:13:20.124 ")
+    assert printed(given_back) == [1_700_000_000_124]
 
 
 def test_the_table_omits_answers_without_changes_by_default(tmp_path: Path) -> None:

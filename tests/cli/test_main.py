@@ -180,6 +180,60 @@ def test_all_entry_points_run_the_same_program(command: tuple[str, ...]) -> None
     assert result.stdout == f"regent {__version__}\n"
 
 
+UNWRITABLE = b"regent: the output cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
+@pytest.mark.parametrize("words", ["--version", "--help", "certs list --dir ."])
+def test_a_full_disk_of_stdout_is_one_line_and_a_failure(words: str, unbuffered: str) -> None:
+    with open("/dev/full", "wb") as full:
+        result = subprocess.run(
+            [*COMMAND, *words.split()],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=scaled(30),
+            check=False,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        )
+    assert result.stderr == UNWRITABLE
+    assert result.returncode == 1
+
+
+def test_what_a_command_has_not_flushed_is_also_found_unwritable() -> None:
+    program = """
+import sys
+import click
+from regent.cli.main import RegentGroup
+
+class Group(RegentGroup):
+    def get_command(self, ctx, cmd_name):
+        return click.Command("c", callback=lambda: sys.stdout.write("text") and None)
+
+Group("regent", commands={}).main(["c"])
+"""
+    with open("/dev/full", "wb") as full:
+        result = subprocess.run(
+            [sys.executable, "-c", program],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=scaled(30),
+            check=False,
+            env={**os.environ, "PYTHONUNBUFFERED": ""},
+        )
+    assert result.stderr == UNWRITABLE
+    assert result.returncode == 1
+
+
+def test_a_command_without_stdout_does_its_work() -> None:
+    result = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&-', "sh", *COMMAND, "--version"],
+        stderr=subprocess.PIPE,
+        timeout=scaled(30),
+        check=False,
+    )
+    assert (result.returncode, result.stderr) == (0, b"")
+
+
 def test_the_program_ignores_modules_of_the_working_directory(tmp_path: Path) -> None:
     for name in ("click", "config", "core"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('imported from here')")

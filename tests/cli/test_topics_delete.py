@@ -143,6 +143,17 @@ def test_a_mark_that_is_removed_without_a_deletion_is_a_refusal(two: FakeCluster
     )
 
 
+def test_a_server_that_has_not_seen_the_mark_yet_does_not_make_it_a_refusal(
+    two: FakeCluster,
+) -> None:
+    two.zookeeper.connect_to = lambda: two.zookeeper.add_follower(lag=100)
+
+    result = two.run(*DELETE, "--wait", "--timeout-ms", "0")
+
+    assert result.stdout == "Topic t is marked for deletion.\n"
+    assert result.stderr.startswith("regent: topic t still exists after 0 ms: ")
+
+
 def waiting_for(cluster: FakeCluster) -> str:
     """Return the reason why the topic still exists."""
     result = cluster.run(*DELETE, "--wait", "--timeout-ms", "0")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import click
 import pytest
@@ -53,6 +55,37 @@ def test_a_watch_shows_again_until_ctrl_c_and_survives_a_failure(
     shown = capsys.readouterr()
     assert re.findall("look .", shown.out) == ["look 0", "look 2"]
     assert shown.err == "regent: no answer\n"
+
+
+@pytest.mark.parametrize("form", ["json", "yaml"])
+@pytest.mark.parametrize(
+    "command",
+    [("status", "--watch"), ("topics", "describe", "--watch"), ("top",)],
+    ids=" ".join,
+)
+def test_a_watch_prints_nothing_but_documents_for_programs(
+    cluster: FakeCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    command: tuple[str, ...],
+    form: str,
+) -> None:
+    cluster.put_topic("t", {0: ReplicaAssignment((0,))})
+    looks = iter(range(9))
+
+    def sleep(_: float) -> None:
+        if next(looks) == 1:
+            raise KeyboardInterrupt
+
+    clock = SimpleNamespace(sleep=sleep, strftime=time.strftime)
+    monkeypatch.setattr("regent.cli.watching.time", clock)
+    shown = cluster.run(*command, "-o", form)
+    if form == "yaml":
+        documents = list(pytest.importorskip("yaml").safe_load_all(shown.stdout))
+    else:
+        documents = list(map(json.loads, shown.stdout.splitlines()))
+    assert [type(document) in (dict, list) for document in documents] == [True, True]
+    times = re.findall(r"(?m)^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d$", shown.stderr)
+    assert len(times) == 2
 
 
 def complete(cluster: FakeCluster, *arguments: str) -> list[str]:

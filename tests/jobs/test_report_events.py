@@ -6,7 +6,7 @@ import io
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -289,7 +289,7 @@ def test_the_report_is_shown_as_tables_and_as_one_page(report: Report, tmp_path:
     assert document.count("<figure>") == 4
     assert "LeaderAndIsrResponseReceived" in document
     assert f"only counts the others, here {report['unnamed_changes']:,} of" in document
-    assert "local time (UTC" in document
+    assert ", in UTC, by" in document
     assert "http://" not in document.replace("http://www.w3.org", "")
 
 
@@ -386,7 +386,7 @@ def test_a_period_without_events_is_an_error_and_leaves_no_files(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     write_journals(tmp_path / "cluster", EVENTS[:5])
-    until = datetime.fromtimestamp(EVENTS[0].ts_ms / 1000 - 60).isoformat()
+    until = datetime.fromtimestamp(EVENTS[0].ts_ms / 1000 - 60, UTC).isoformat()
     out = tmp_path / "out"
     arguments = ["--data-dir", str(tmp_path / "cluster"), "--until", until, "--out", str(out)]
     assert main(arguments, spark) == 1

@@ -61,6 +61,10 @@ class ZkTopicStore(ZnodeStore):
 
     # --- reads ---
 
+    def sync(self) -> None:
+        """Make later reads see every change that was acknowledged before this call."""
+        self._zookeeper.sync()
+
     def check_cluster(self) -> None:
         """Raise ``NoClusterError`` if no broker has ever started."""
         self.read_topic_names()
