@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import queue
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 from pykka import ActorRef
 
-from regent.actors import automatic_creation, forwarding_manager
+from regent.actors import (
+    automatic_creation,
+    broker_to_controller_channel,
+    forwarding_manager,
+)
 from regent.actors.broker_to_controller_channel import BrokerToControllerChannel
 from regent.actors.forwarding_manager import CreateMissing, ForwardingManager, MetadataChanged
 from regent.actors.inbox import MessageWithReply, Reply
-from regent.actors.request_channel import ControllersOfKafka
+from regent.actors.request_channel import ControllersOfKafka, ControllerUnknownError
 from regent.actors.runtime import launch, start_actor, stop_actor
 from regent.actors.scheduler import monotonic_ms
 from regent.actors.topic_request_handler import TopicRequestHandler
@@ -848,6 +853,26 @@ def test_partition_requests_without_a_controller_get_not_controller(impatient: T
         assert isinstance(answer, PartitionsResponse)
         assert answer.error_code == Errors.NOT_CONTROLLER
         assert "no controller is known" in str(answer)
+
+
+def test_a_request_that_could_not_be_sent_in_time_says_who_is_slow(
+    cluster: TwoBrokers, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(broker_to_controller_channel, "DECISION_TIMEOUT_MS", 0)
+    answers: queue.Queue[object] = queue.Queue()
+
+    def why() -> str:
+        request = MessageWithReply(EnvelopeRequest.of(CREATE_T), Reply.of(answers.put))
+        cluster.forwarder.tell(request)
+        error = answers.get(timeout=TIMEOUT_S)
+        assert isinstance(error, ControllerUnknownError)
+        return str(error)
+
+    slow = r"broker 1, the controller, was not asked: .* earlier requests to it took \d+ ms"
+    assert re.fullmatch(slow, why())
+    cluster.update_metadata(controller=-1)
+    assert why() == "no controller is known"
+    assert cluster.requests.empty()
 
 
 # --- limits ---
