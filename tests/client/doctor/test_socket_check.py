@@ -152,9 +152,6 @@ def test_the_ports_of_zookeeper(tmp_path: Path):
         (tmp_path / "zookeeper-0").mkdir()
         peer = f'{{"server_id": 1, "quorum_port": {peers}, "election_port": 1}}'
         (tmp_path / "zookeeper-0" / "peer.json").write_text(peer)
-        (tmp_path / "zookeeper-0.bak").mkdir()
-        copy = f'{{"server_id": 1, "quorum_port": {clients}, "election_port": 1}}'
-        (tmp_path / "zookeeper-0.bak" / "peer.json").write_text(copy)
         assert found_at(examined, peers).severity is WARNING
         examined.acls = []
         assert found_at(examined, clients).severity is OK
