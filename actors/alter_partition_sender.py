@@ -191,7 +191,9 @@ class ControllerAlterPartitionSender(AlterPartitionSender):
                     return answer.get(timeout=_SLICE_S)
                 except ActorDeadError as error:
                     raise ControllerUnknownError(str(error)) from None
-        raise ControllerUnknownError("our own controller does not answer")
+        raise ControllerUnknownError(
+            f"our own controller did not answer within {self._timeout_ms} ms"
+        )
 
 
 @dataclass(frozen=True, slots=True)

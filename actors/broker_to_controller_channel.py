@@ -97,7 +97,7 @@ class BrokerToControllerChannel(RegentActor):
         left_ms = round(patience_ms - self.queue_ms)
         try:
             if left_ms <= 0:
-                raise ControllerUnknownError("no controller is known")
+                raise self._not_asked()
             answer = self._answer(message, left_ms, reply)
             if answer is not None:
                 reply.set(answer)
@@ -131,6 +131,16 @@ class BrokerToControllerChannel(RegentActor):
         if isinstance(message, EnvelopeRequest) and isinstance(answer, EnvelopeResponse):
             return answer.response_to(message)
         return answer
+
+    def _not_asked(self) -> ControllerUnknownError:
+        """Return why a request was not sent: the time was over when its turn came."""
+        controller_id = self._cache.snapshot.controller_id
+        if controller_id < 0:
+            return ControllerUnknownError("no controller is known")
+        return ControllerUnknownError(
+            f"broker {controller_id}, the controller, was not asked: it answers slowly, and earlier"
+            f" requests to it took {self.queue_ms:.0f} ms"
+        )
 
     def on_stop(self) -> None:
         """Disconnect."""

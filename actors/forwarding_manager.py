@@ -38,6 +38,7 @@ from regent.core.admin.admin_requests import (
     done_before,
     is_elsewhere,
     is_unplaced,
+    refuse_elsewhere,
     refuse_unplaced,
     timeout_of,
 )
@@ -47,7 +48,11 @@ from regent.core.model import BrokerId, TopicPartition
 from regent.core.ports import TopicIds
 from regent.core.protocol.controller import AwaitBrokersRequest
 from regent.core.protocol.envelope import EnvelopeRequest, ForwardedRequest, ForwardedResponse
-from regent.core.protocol.messages.partitions import ElectLeadersResponse, PartitionsRequest
+from regent.core.protocol.messages.partitions import (
+    ElectLeadersResponse,
+    PartitionsRequest,
+    PartitionsResponse,
+)
 from regent.core.protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicResult,
@@ -79,6 +84,17 @@ _DECIDED: Final = (
     Errors.INVALID_REQUEST,
 )
 """Errors of whole requests about partitions after which nobody else needs to be asked."""
+
+_NOT_SENT: Final = (
+    ControllerUnknownError,
+    PeerUnreachableError,
+    ControllerOfKafkaError,
+    ActorDeadError,
+    InboxFullError,
+)
+"""Errors after which nobody has the request."""
+_MAY_BE_DONE: Final = "an attempt was not answered, and may have been carried out"
+_SHUTTING_DOWN: Final = "the broker is shutting down"
 
 _OnDecided: TypeAlias = Callable[[Sequence[CreatableTopicResult]], None]
 
@@ -137,6 +153,7 @@ _Message: TypeAlias = (
 class _PendingRequest:
     """A request that is not answered yet; ``undone``: see ``done_before``.
 
+    ``unknown``: attempts that may have been carried out.
     ``response`` is set when this broker knows the change, and others may not.
     ``is_in_background``: the client was told that the time is over.
     """
@@ -149,6 +166,7 @@ class _PendingRequest:
     decide_until_ms: int
     on_decided: _OnDecided | None = None
     attempts: int = 0
+    unknown: int = 0
     pending: PendingAnswer | PendingElections | None = None
     response: ForwardedResponse | None = None
     is_in_background: bool = False
@@ -238,19 +256,20 @@ class ForwardingManager(RegentActor):
     def preemption_answer(self, message: object) -> object:
         """Send clients to another broker when this one stops."""
         if isinstance(message, EnvelopeRequest):
-            why = "the broker is shutting down"
-            return refuse_forwarded(message.request, Errors.NOT_CONTROLLER, why)
+            return refuse_forwarded(message.request, Errors.NOT_CONTROLLER, _SHUTTING_DOWN)
         if isinstance(message, CreateMissing):
             return {}
         return super().preemption_answer(message)
 
     def on_stop(self) -> None:
-        """Cancel the timers, and answer what is done here already."""
+        """Cancel the timers, and answer what is done here already, or may be done."""
         self._deadline.cancel()
         self._creation.stop()
         for waiting in list(self._waiting.values()):
             if waiting.response is not None:
                 waiting.reply.set(waiting.response)
+            elif waiting.unknown:
+                waiting.reply.set(_refuse(waiting, _SHUTTING_DOWN))
 
     # --- from the request to the decision ---
 
@@ -300,6 +319,7 @@ class ForwardingManager(RegentActor):
         if waiting is None:
             return
         waiting.attempts += 1
+        waiting.unknown += 1
         reply = Reply.of(lambda answer: self._tell(_Decided(number, answer)))
         try:
             self._channel.tell(MessageWithReply(waiting.envelope, reply))
@@ -310,6 +330,7 @@ class ForwardingManager(RegentActor):
         waiting = self._waiting.get(number)
         if waiting is None:
             return
+        waiting.unknown -= _did_nothing(answer)
         if isinstance(answer, TopicsResponse) and is_unplaced(answer):
             self._await_placement(number, answer)
         elif isinstance(answer, ForwardedResponse) and not _is_elsewhere(answer):
@@ -321,15 +342,14 @@ class ForwardingManager(RegentActor):
             else:
                 self._poll([number])
         elif isinstance(answer, ControllerOfKafkaError):
-            not_here = Errors.NOT_CONTROLLER
-            self._finish(number, refuse_forwarded(waiting.request, not_here, str(answer)))
+            self._finish(number, _refuse(waiting, str(answer)))
         elif monotonic_ms() >= waiting.decide_until_ms:
-            self._finish(number, _given_up(waiting.request, answer))
+            self._finish(number, _given_up(waiting, answer))
         else:
             log = logger.debug if self._is_failing else logger.warning
             log("%s: %s; trying again", self.name, _reason(answer))
             self._is_failing = True
-            waiting.tell_decision(_given_up(waiting.request, answer))
+            waiting.tell_decision(_given_up(waiting, answer))
             self._try_again_later(number)
 
     def _try_again_later(self, number: int, within_ms: int = MAX_RETRY_BACKOFF_MS) -> None:
@@ -495,13 +515,33 @@ def _reason(answer: object) -> str:
     return str(answer)
 
 
-def _given_up(request: ForwardedRequest, answer: object) -> ForwardedResponse:
-    """Return the answer after the last attempt: it failed, or its outcome is unknown."""
-    if isinstance(answer, ForwardedResponse):
+def _did_nothing(answer: object) -> bool:
+    """Whether it is certain that this attempt has changed nothing."""
+    if isinstance(answer, TopicsResponse):
+        elsewhere = Errors.NOT_CONTROLLER
+        return is_unplaced(answer) or all(r.error_code == elsewhere for r in results_of(answer))
+    if isinstance(answer, PartitionsResponse):
+        return answer.error_code == Errors.NOT_CONTROLLER
+    return isinstance(answer, _NOT_SENT)
+
+
+def _given_up(waiting: _PendingRequest, answer: object) -> ForwardedResponse:
+    """Return the answer after the last attempt: it failed, or an outcome is unknown."""
+    if not isinstance(answer, ForwardedResponse):
+        return _refuse(waiting, str(answer))
+    if not waiting.unknown:
         return answer
-    was_not_sent = isinstance(answer, ControllerUnknownError | PeerUnreachableError)
-    error_code = Errors.NOT_CONTROLLER if was_not_sent else Errors.REQUEST_TIMED_OUT
-    return refuse_forwarded(request, error_code, str(answer))
+    if isinstance(answer, TopicsResponse):
+        return refuse_elsewhere(answer, _MAY_BE_DONE)
+    is_elsewhere = answer.error_code == Errors.NOT_CONTROLLER
+    return _refuse(waiting, _reason(answer)) if is_elsewhere else answer
+
+
+def _refuse(waiting: _PendingRequest, why: str) -> ForwardedResponse:
+    """Return NOT_CONTROLLER if nothing was done, which tells clients to ask again."""
+    if waiting.unknown:
+        return refuse_forwarded(waiting.request, Errors.REQUEST_TIMED_OUT, f"{why}; {_MAY_BE_DONE}")
+    return refuse_forwarded(waiting.request, Errors.NOT_CONTROLLER, why)
 
 
 def _undone(request: ForwardedRequest, snapshot: MetadataSnapshot) -> frozenset[str]:

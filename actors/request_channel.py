@@ -53,7 +53,7 @@ class ChannelToCurrent(Generic[R_contra, A_co]):
 
 
 class ControllerUnknownError(RegentError):
-    """No controller is known at the moment."""
+    """No controller could be asked: none is known, or it does not get to it in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,9 @@ class ChannelToController:
             endpoint = self._of_kafka.endpoint(controller)
             if endpoint is not None:
                 return OpenController(self._kafkas.to(endpoint), is_of_kafka=True)
-        raise ControllerUnknownError("no controller is known")
+        if controller is None:
+            raise ControllerUnknownError("no controller is known")
+        raise ControllerUnknownError(f"controller {controller.broker_id} names no port for us")
 
     def close(self) -> None:
         """Close the connections."""

@@ -27,7 +27,7 @@ from regent.cluster.cluster_plan import HOST, PLACEMENT_IDLE_MS, PORT_SPACING, C
 from regent.cluster.cluster_supervisor import ClusterSupervisor
 from regent.cluster.embedded_zookeeper import HEAP_MB, MIN_HEAP_MB, server_classpath
 from regent.config.addresses import listening_socket
-from regent.config.cluster_location import DATA_DIR, LOCK_FILE
+from regent.config.cluster_location import DATA_DIR, LOCK_FILE, numbered_folders
 from regent.config.command_line import COMMAND, JOBS, SAME_SIGNAL_S, pip_install
 from regent.config.private_files import close_directory, keep_files_private
 from regent.config.settings import SETTING_OPTIONS, Settings
@@ -399,8 +399,7 @@ def _check_zookeeper(plan: ClusterPlan) -> None:
     if plan.zookeeper is not None:
         _check_connection(plan.zookeeper, plan.connection_timeout_ms / 1000)
         return
-    servers = (path.name.removeprefix("zookeeper-") for path in plan.data_dir.glob("zookeeper-*"))
-    existing = sum(number.isdecimal() for number in servers)  # others are copies
+    existing = len(numbered_folders(plan.data_dir, "zookeeper"))
     if existing not in (0, plan.zookeeper_nodes):
         # A majority of new members without the data would make the old member drop its data.
         raise ClusterOptionsError(

@@ -29,7 +29,7 @@ from regent.cluster.child_process import when_parent_ends
 from regent.cluster.cluster_file import BrokerEntry, ClusterFile
 from regent.cluster.cluster_plan import PORT_SPACING, ClusterPlan
 from regent.config.addresses import listening_socket
-from regent.config.cluster_location import CLUSTER_FILE, DATA_DIR
+from regent.config.cluster_location import CLUSTER_FILE, DATA_DIR, numbered_folders
 from regent.config.command_line import COMMAND, program
 from regent.config.private_files import keep_files_private
 from regent.config.settings import Settings
@@ -158,8 +158,7 @@ def _refuse_ports_of_environment() -> None:
 
 def _count(text: str, data_dir: Path, first_id: BrokerId) -> int:
     """Return the number of brokers. Raises ``ClusterOptionsError``, ``click.UsageError``."""
-    folders = (folder.name.removeprefix("broker-") for folder in data_dir.glob("broker-*"))
-    present = sorted(int(name) for name in folders if name.isdecimal())
+    present = numbered_folders(data_dir, "broker")
     if text == _AUTO:
         count = len(present) or max(1, cores() // _CORES_OF_A_BROKER)
     elif text.isdecimal() and 1 <= int(text) <= MAX_BROKERS:

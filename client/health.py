@@ -18,6 +18,7 @@ from regent.client.controller_ref import ControllerRef
 from regent.client.partitions import DescribedPartition, Topics
 from regent.client.wording import counted, listed
 from regent.cluster.cluster_file import ClusterFile, PlacementEntry
+from regent.config.cluster_location import numbered_folders
 from regent.config.command_line import program
 from regent.config.settings import KAFKA_SETTINGS
 from regent.core.admin.config_problems import (
@@ -256,7 +257,8 @@ def _replaced_data(admin: ZkAdminStore, data_dir: Path | None) -> list[str]:
     if data_dir is None:
         return []
     cluster_id, zxid, mark = admin.read_cluster_id(), admin.latest_zxid(), admin.read_mark()
-    for meta in sorted(data_dir.glob("broker-*/*/meta.properties")):
+    folders = numbered_folders(data_dir, "broker").values()
+    for meta in sorted(meta for folder in folders for meta in folder.glob("*/meta.properties")):
         directory = LogDirectory(meta.parent)
         try:
             directory.read_meta_properties()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import heapq
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
 
 from regent.client.cluster_connection import Cluster, ClusterNotFoundError
+from regent.config.cluster_location import numbered_folders
 from regent.core.errors import BadDataError, Errors, RegentError
 from regent.core.model import BrokerId
 from regent.core.protocol.broker import DescribeEventsRequest, DescribeEventsResponse
@@ -157,11 +158,11 @@ class Journals:
     def look(self) -> int:
         """Find the journals; return how many there are. Raises ``ClusterNotFoundError``."""
         local = self._directories()
-        for directory in local:
+        for directory in local.values():
             self._add(directory, _local(directory))
         if self._remote is not None and time.monotonic() - self._looked_at >= _LOOK_AGAIN_S:
             self._silent.clear()
-            self._find_remote({_id_of(directory) for directory in local})
+            self._find_remote(local.keys())
             self._looked_at = time.monotonic()
         return len(self._readers)
 
@@ -235,19 +236,18 @@ class Journals:
         if self._remote.is_news(broker_id, why):
             self._say(f"the journal of broker {broker_id} cannot be read: {why}")
 
-    def _directories(self) -> list[Path]:
+    def _directories(self) -> Mapping[BrokerId, Path]:
         """Return the folders of brokers that have a journal."""
         if self._data_dir is None:
-            return []
-        pattern = "broker-*" if self._broker_id is None else f"broker-{self._broker_id}"
-        found = {
-            path.parent
-            for name in (JOURNAL, PREVIOUS)
-            for path in self._data_dir.glob(f"{pattern}/{name}")
+            return {}
+        return {
+            broker_id: folder
+            for broker_id, folder in numbered_folders(self._data_dir, "broker").items()
+            if self._broker_id in (None, broker_id)
+            and any((folder / name).exists() for name in (JOURNAL, PREVIOUS))
         }
-        return sorted(found)
 
-    def _find_remote(self, known: set[BrokerId | None]) -> None:
+    def _find_remote(self, known: Set[BrokerId]) -> None:
         assert self._cluster is not None
         assert self._remote is not None
         try:
@@ -270,11 +270,6 @@ class Journals:
             else:
                 self._remote.connect(broker_id, found.info.control_peer)
                 self._add(broker_id, self._remote.journal(broker_id))
-
-
-def _id_of(directory: Path) -> BrokerId | None:
-    number = directory.name.removeprefix("broker-")
-    return int(number) if number.isascii() and number.isdecimal() else None
 
 
 def _local(directory: Path) -> Journal:

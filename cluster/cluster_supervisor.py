@@ -512,7 +512,7 @@ class ClusterSupervisor(SupervisionListener):
 
     def _stop(self) -> int:
         processes = self._processes
-        requests = processes.stop_requests
+        requests = processes.first_stop_requests
         processes.stop_restarts()
         self._stopping = True
         self._say("stopping; press Ctrl-C again to stop at once")

@@ -31,6 +31,7 @@ from typing import BinaryIO, NamedTuple
 
 from regent.cluster.jvm_launcher import ending_with_this_process
 from regent.config.addresses import bracketed, listening_socket
+from regent.config.cluster_location import numbered_folders
 from regent.config.command_line import JOBS, pip_install
 from regent.config.java import OPTION_VARIABLES, JavaRuntime, find_java, java_environment
 from regent.config.private_files import write_private
@@ -414,7 +415,7 @@ def server_of(
     """Return the server of a data directory; a member of an ensemble joins it again.
 
     The server listens for clients at ``host``, and for other members on loopback. The other
-    members' data directories must have the same parent. Raises ``ZooKeeperStartError`` when a
+    members' data directories are ``zookeeper-N`` beside it. Raises ``ZooKeeperStartError`` when a
     ``peer.json`` cannot be read.
     """
     data_dir = data_dir.absolute()
@@ -422,7 +423,8 @@ def server_of(
         return EmbeddedZooKeeper(
             data_dir, port=port, client_host=host, heap_mb=heap_mb, login=login, users=users
         )
-    peers = {path.parent: _read_peer(path) for path in data_dir.parent.glob(f"*/{PEER_FILE}")}
+    folders = {data_dir, *numbered_folders(data_dir.parent, "zookeeper").values()}
+    peers = {f: _read_peer(f / PEER_FILE) for f in folders if (f / PEER_FILE).exists()}
     return EmbeddedZooKeeper(
         data_dir,
         port=port,

@@ -96,6 +96,11 @@ class ProcessSupervisor:
         self._signals = _SignalSocket()
         self._last_stop_request = float("-inf")
 
+    @property
+    def first_stop_requests(self) -> int:
+        """How many requests an orderly stop follows; one more forces it."""
+        return min(self.stop_requests, 1)
+
     def __enter__(self) -> Self:
         self._signals.open()
         self._selector.register(self._signals.reader, selectors.EVENT_READ, self._on_signals)
@@ -171,7 +176,7 @@ class ProcessSupervisor:
 
     def end(self, child: Child, timeout_s: float) -> bool:
         """Ask a child to end, and wait; False at ``timeout_s``, and at another request to stop."""
-        requests = self.stop_requests
+        requests = self.first_stop_requests
         # A stopped process (SIGSTOP) handles no signal until SIGCONT.
         child.send_signal(signal.SIGCONT)
         child.send_signal(signal.SIGTERM)
@@ -221,6 +226,7 @@ class ProcessSupervisor:
         """Let stop signals raise ``KeyboardInterrupt`` in the block: no loop runs there."""
         self._signals.raises = True
         try:
+            self._on_signals()
             if self.stop_requests:
                 raise KeyboardInterrupt
             yield
@@ -244,11 +250,10 @@ class ProcessSupervisor:
                 self._listener.on_launched_again(supervised.child)
 
     def _on_signals(self) -> None:
-        now = time.monotonic()
-        asked_to_stop = not self._signals.read().isdisjoint(_STOP_SIGNALS)
-        if asked_to_stop and now - self._last_stop_request > SAME_SIGNAL_S:
-            self.stop_requests += 1
-            self._last_stop_request = now
+        for at in self._signals.take():
+            if at - self._last_stop_request > SAME_SIGNAL_S:
+                self.stop_requests += 1
+                self._last_stop_request = at
 
     def _launched(self, supervised: _Supervised) -> None:
         supervised.is_running = True
@@ -307,10 +312,14 @@ class ProcessSupervisor:
 
 
 class _SignalSocket:
-    """Delivers signals as bytes. ``raises``: requests to stop raise ``KeyboardInterrupt`` too."""
+    """Delivers signals as bytes. ``raises``: requests to stop raise ``KeyboardInterrupt`` too.
+
+    When each request came is noted at once: the loop may be away for long, and read two together.
+    """
 
     def __init__(self) -> None:
         self.raises = False
+        self._stops_at: list[float] = []
         self._handlers: dict[signal.Signals, Any] = {}
 
     def open(self) -> None:
@@ -333,14 +342,17 @@ class _SignalSocket:
         self.reader.close()
         self._writer.close()
 
-    def read(self) -> set[int]:
-        """Return the signals that arrived since the last call."""
-        try:
-            return set(self.reader.recv(4096))
-        except BlockingIOError:
-            return set()
+    def take(self) -> list[float]:
+        """Return when requests to stop arrived since the last call."""
+        with suppress(BlockingIOError):
+            self.reader.recv(4096)
+        taken, self._stops_at = self._stops_at, []
+        return taken
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         del frame
-        if self.raises and number != signal.SIGCHLD:
+        if number == signal.SIGCHLD:
+            return
+        self._stops_at.append(time.monotonic())
+        if self.raises:
             raise KeyboardInterrupt

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +29,19 @@ VARIABLES_OF_COMMANDS: Final = frozenset(
 """The variables of the environment that are no settings of brokers."""
 KEYS_DIR: Final = "keys"
 """The name of the directory of keys in or beside a data directory: ``control.key_files``."""
+
+
+def number_of_folder(name: str, kind: str) -> int | None:
+    """Return N of the folder ``broker-N`` or ``zookeeper-N``; None: it is another, a copy maybe."""
+    found = re.fullmatch(rf"{kind}-(0|[1-9][0-9]*)", name)
+    return None if found is None else int(found[1])
+
+
+def numbered_folders(data_dir: Path, kind: str) -> Mapping[int, Path]:
+    """Return the folders of the brokers or ZooKeeper servers of a cluster by their numbers."""
+    folders = data_dir.glob(f"{kind}-*")
+    numbers = {number_of_folder(folder.name, kind): folder for folder in folders}
+    return {number: numbers[number] for number in sorted(n for n in numbers if n is not None)}
 
 
 class _KeysOfThisProcess:

@@ -164,6 +164,14 @@ class PartitionLog(Protocol):
         """
         ...
 
+    def epoch_for(self, offset: int) -> int:
+        """Return the leader epoch of the record at ``offset``; -1: unknown.
+
+        At the log end offset it is the latest epoch. Raises ``StorageError``.
+        Mirrors ``LeaderEpochFileCache.epochForOffset``.
+        """
+        ...
+
     def end_offset_for_epoch(self, leader_epoch: int) -> EpochEndOffset:
         """Return the newest epoch up to ``leader_epoch`` and where it ends.
 

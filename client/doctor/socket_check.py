@@ -44,6 +44,7 @@ from regent.cluster.cluster_file import BrokerEntry
 from regent.cluster.console_child import LISTENING_FD
 from regent.cluster.embedded_zookeeper import PEER_FILE, USERS_OPTION
 from regent.config.addresses import port_of
+from regent.config.cluster_location import numbered_folders
 from regent.config.command_line import program
 from regent.core.security.session import SecurityProtocol
 from regent.transport.local_users import SAME
@@ -250,9 +251,9 @@ def _who_reaches(found: ListeningSocket) -> str:
 def _peers(cluster: ExaminedCluster) -> Iterator[int]:
     """Yield the ports of the servers of an ensemble for each other."""
     assert cluster.data_dir is not None
-    for path in cluster.data_dir.glob(f"zookeeper-*/{PEER_FILE}"):
+    for folder in numbered_folders(cluster.data_dir, "zookeeper").values():
         with suppress(OSError, ValueError, KeyError, TypeError):
-            peer = json.loads(path.read_bytes())
+            peer = json.loads((folder / PEER_FILE).read_bytes())
             yield from (int(peer["quorum_port"]), int(peer["election_port"]))
 
 

@@ -116,6 +116,14 @@ def is_elsewhere(response: TopicsResponse) -> bool:
     return any(row.error_code == Errors.NOT_CONTROLLER for row in results_of(response))
 
 
+def refuse_elsewhere(response: R, message: str) -> R:
+    """Return the answer of a broker that does not decide, when another may have decided before."""
+    elsewhere = Errors.NOT_CONTROLLER
+    rows = results_of(response)
+    late = [_late(row, message) if row.error_code == elsewhere else row for row in rows]
+    return with_results(response, late)
+
+
 class TopicPlacer(Protocol):
     """Places new partitions with the placement service; without it if there is none."""
 

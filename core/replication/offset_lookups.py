@@ -121,7 +121,8 @@ def _listed(query: OffsetQuery, partition: Partition) -> ListedOffset | tuple[Pa
     if query.max_num_offsets is not None:
         return _listed_in_old_style(query, partition, knows_committed, query.max_num_offsets)
     if query.timestamp_ms in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
-        return ListedOffset(Errors.NONE, NO_TIMESTAMP, log.log_start_offset)
+        start = log.log_start_offset
+        return ListedOffset(Errors.NONE, NO_TIMESTAMP, start, log.epoch_for(start))
     if query.timestamp_ms == LATEST_TIERED_TIMESTAMP:
         return ListedOffset(Errors.NONE)  # there is no tiered storage
     if query.timestamp_ms == LATEST_TIMESTAMP:

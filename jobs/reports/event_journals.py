@@ -12,6 +12,7 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from regent.config.cluster_location import number_of_folder
 from regent.core.controller.effects import MAX_NAMED_CHANGES
 from regent.jobs.command import InputError
 from regent.jobs.files import Entry, JobFiles, path_to_read
@@ -47,7 +48,7 @@ def find_journals(places: Iterable[str], files: JobFiles) -> tuple[Entry, ...]:
         journals = _journals_at(place, files)
         if not journals:
             raise InputError(
-                f"no {JOURNAL} in {place} nor in its broker-* folders: name the folder of a"
+                f"no {JOURNAL} in {place} nor in its broker-N folders: name the folder of a"
                 " cluster, or journals, with --journals"
             )
         found |= dict.fromkeys(journals)
@@ -61,7 +62,9 @@ def _journals_at(place: str, files: JobFiles) -> list[Entry]:
     if not entry.is_directory:
         return [entry]
     inside = files.entries(place)
-    folders = [e for e in inside if e.is_directory and e.name.startswith("broker-")]
+    folders = [
+        e for e in inside if e.is_directory and number_of_folder(e.name, "broker") is not None
+    ]
     entries = [*inside, *(e for folder in folders for e in files.entries(folder.location))]
     return [e for e in entries if e.name in (PREVIOUS, JOURNAL) and not e.is_directory]
 

@@ -22,6 +22,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 
+from regent.config.cluster_location import numbered_folders
 from regent.jobs.files import is_remote, local_path
 from regent.jobs.source.options import JournalOptions, OptionError, journal_options
 from regent.storage.journal_reader import JOURNAL, PREVIOUS
@@ -133,7 +134,7 @@ def _folders(place: Path) -> list[Path]:
     """Return the folders with a journal: a place itself, and those of brokers in it."""
     if not place.is_dir():
         return []
-    folders = [place, *sorted(place.glob("broker-*"))]
+    folders = [place, *numbered_folders(place, "broker").values()]
     return [f.absolute() for f in folders if any((f / name).exists() for name in _NAMES)]
 
 

@@ -174,17 +174,20 @@ class UnifiedLog:
         with self.exclusively() as contents:
             return contents.epochs.latest_epoch
 
+    def epoch_for(self, offset: int) -> int:
+        """Return the leader epoch of the record at an offset; -1: unknown."""
+        with self.exclusively() as contents:
+            return contents.epochs.epoch_for(offset)
+
     def end_offset_for_epoch(self, leader_epoch: int) -> EpochEndOffset:
         """Return the newest epoch up to ``leader_epoch`` and where it ends."""
         with self.exclusively() as contents:
             return contents.epochs.end_offset_for(leader_epoch, contents.log_end_offset)
 
     def assign_epoch(self, leader_epoch: int) -> None:
-        """Begin a leader epoch at the log end offset.
+        """Begin a leader epoch at the end. It is written with the first records, or at the close.
 
-        The file is written with the first records of the epoch, or when the log is closed: the
-        leader of ten thousand partitions does not write ten thousand files. A crash may lose an
-        epoch without records, which no replica asks for.
+        A crash may lose an epoch without records, which no replica asks for.
         """
         with self.exclusively() as contents:
             contents.epochs.assign(leader_epoch, contents.log_end_offset)
@@ -587,10 +590,7 @@ class UnifiedLog:
             self._is_lowered = False
 
     def _flush_topic_id(self) -> None:
-        """Flush the topic id, if there is one, of an empty log before the first append.
-
-        After a power failure, records without it would count as those of a new topic of that name.
-        """
+        """Flush the topic id before the first append: records without it count as a new topic's."""
         if self._contents.log_end_offset == 0:
             sync_files(self.path / PARTITION_METADATA, self.path)
 

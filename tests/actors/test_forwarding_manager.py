@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import queue
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 from pykka import ActorRef
 
-from regent.actors import automatic_creation, forwarding_manager
+from regent.actors import (
+    automatic_creation,
+    broker_to_controller_channel,
+    forwarding_manager,
+)
 from regent.actors.broker_to_controller_channel import BrokerToControllerChannel
 from regent.actors.forwarding_manager import CreateMissing, ForwardingManager, MetadataChanged
 from regent.actors.inbox import MessageWithReply, Reply
-from regent.actors.request_channel import ControllersOfKafka
+from regent.actors.request_channel import ControllersOfKafka, ControllerUnknownError
 from regent.actors.runtime import launch, start_actor, stop_actor
+from regent.actors.scheduler import monotonic_ms
 from regent.actors.topic_request_handler import TopicRequestHandler
 from regent.config.closing import Closing
 from regent.core.admin.admin_manager import AdminManager
+from regent.core.admin.admin_requests import refuse
 from regent.core.errors import ApiError, Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.control import (
@@ -178,7 +185,7 @@ class TwoBrokers:
         self._decisions_here = start_actor(
             TopicRequestHandler, 0, manager, self._decided_by, OnlyAlice()
         )
-        self._forwarder = start_actor(
+        self.forwarder = start_actor(
             BrokerToControllerChannel,
             0,
             self.cache,
@@ -193,7 +200,7 @@ class TwoBrokers:
             0,
             self.cache,
             TopicIds(),
-            self._forwarder,
+            self.forwarder,
             self._spreader,
             stage.scheduler("forwarding"),
             min_patience_ms=min_patience_ms,
@@ -202,7 +209,7 @@ class TwoBrokers:
         self.admin: ActorRef[ForwardingManager] = launch(forwarding)
 
     def stop(self) -> None:
-        actors = self.admin, self._forwarder, self._spreader, self._decisions
+        actors = self.admin, self.forwarder, self._spreader, self._decisions
         for actor in (*actors, self._decisions_here):
             stop_actor(actor, TIMEOUT_S)
 
@@ -273,7 +280,9 @@ class TwoBrokers:
         header = ControlHeader(controller, self._epoch, 1)
         cache.update(header, UpdateMetadataRequest(tuple(states), brokers, is_full=True))
 
-    def ask(self, request: TopicsRequest) -> queue.Queue[list[tuple[str, Errors]]]:
+    def ask(
+        self, request: TopicsRequest, client: ForwardedClient | None = None
+    ) -> queue.Queue[list[tuple[str, Errors]]]:
         """Send a request to broker 0; its one answer arrives in the queue."""
         answers: queue.Queue[list[tuple[str, Errors]]] = queue.Queue()
 
@@ -281,7 +290,8 @@ class TwoBrokers:
             assert isinstance(answer, TopicsResponse)
             answers.put(errors_of(answer))
 
-        self.admin.tell(MessageWithReply(EnvelopeRequest.of(request), Reply.of(deliver)))
+        envelope = EnvelopeRequest.of(request, client=client)
+        self.admin.tell(MessageWithReply(envelope, Reply.of(deliver)))
         return answers
 
     def await_decisions(self, count: int) -> None:
@@ -651,6 +661,53 @@ def test_an_unsent_request_gets_not_controller_and_a_sent_one_times_out(
     assert impatient.answer(create_topics((creatable("t"),), 0)) == [("t", error)]
 
 
+@pytest.mark.parametrize("earlier", ["lost", "in part"])
+@pytest.mark.parametrize("last", ["inactive", "unreachable", "unknown", "of Kafka", "stopping"])
+def test_a_request_that_an_earlier_attempt_may_have_done_times_out(
+    cluster: TwoBrokers,
+    earlier: str,
+    last: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+):
+    """NOT_CONTROLLER would tell the client that nothing was done."""
+    is_over = threading.Event()
+    monkeypatch.setattr(
+        forwarding_manager, "monotonic_ms", lambda: monotonic_ms() + LONG_MS * is_over.is_set()
+    )
+
+    def done_in_part(body: EnvelopeRequest) -> Response:
+        answer = cluster.decide(body)
+        assert isinstance(answer, EnvelopeResponse)
+        created = answer.response_to(body)
+        assert isinstance(created, CreateTopicsResponse)
+        elsewhere = refuse(create_topics((creatable("u"),)), Errors.NOT_CONTROLLER, "not here")
+        assert isinstance(elsewhere, CreateTopicsResponse)
+        return EnvelopeResponse.of(CreateTopicsResponse(topics=created.topics + elsewhere.topics))
+
+    def unreachable(_: EnvelopeRequest) -> Response:
+        raise PeerUnreachableError("controller", "gone")
+
+    def first(body: EnvelopeRequest) -> Response:
+        try:
+            return (cluster.lose_answer if earlier == "lost" else done_in_part)(body)
+        finally:
+            cluster.is_active = False
+            if last == "unknown":
+                cluster.update_metadata(controller=-1)
+            elif last == "of Kafka":
+                cluster.let_kafka_rule()
+
+    cluster.script = [first, *([unreachable] * 50 if last == "unreachable" else ())]
+    answers = cluster.ask(create_topics((creatable("t"),), 0), ALICE)
+    eventually(lambda: "trying again" in caplog.text, "the first failed", scaled(TIMEOUT_S))
+    if last == "stopping":
+        assert stop_actor(cluster.admin, TIMEOUT_S)
+    is_over.set()
+    assert answers.get(timeout=TIMEOUT_S) == [("t", Errors.REQUEST_TIMED_OUT)]
+    assert cluster.world.topic("t").partitions
+
+
 # --- until the other brokers know -----------------------------------------------------------------
 
 
@@ -798,6 +855,26 @@ def test_partition_requests_without_a_controller_get_not_controller(impatient: T
         assert "no controller is known" in str(answer)
 
 
+def test_a_request_that_could_not_be_sent_in_time_says_who_is_slow(
+    cluster: TwoBrokers, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(broker_to_controller_channel, "DECISION_TIMEOUT_MS", 0)
+    answers: queue.Queue[object] = queue.Queue()
+
+    def why() -> str:
+        request = MessageWithReply(EnvelopeRequest.of(CREATE_T), Reply.of(answers.put))
+        cluster.forwarder.tell(request)
+        error = answers.get(timeout=TIMEOUT_S)
+        assert isinstance(error, ControllerUnknownError)
+        return str(error)
+
+    slow = r"broker 1, the controller, was not asked: .* earlier requests to it took \d+ ms"
+    assert re.fullmatch(slow, why())
+    cluster.update_metadata(controller=-1)
+    assert why() == "no controller is known"
+    assert cluster.requests.empty()
+
+
 # --- limits ---
 
 
@@ -818,9 +895,10 @@ def test_too_many_waiting_requests_are_refused_and_the_others_answered_once(
     assert (first.empty(), second.empty(), third.empty()) == (True, True, True)
 
 
-def test_waiting_requests_get_not_controller_when_the_broker_stops(cluster: TwoBrokers):
+def test_what_was_not_sent_gets_not_controller_when_the_broker_stops(cluster: TwoBrokers):
+    assert stop_actor(cluster.forwarder, TIMEOUT_S)
     answers = cluster.ask(CREATE_T)
-    cluster.decided.get(timeout=TIMEOUT_S)
+    eventually(lambda: cluster.forwarding.pending_count == 1, "it waits", scaled(TIMEOUT_S))
     assert stop_actor(cluster.admin, TIMEOUT_S)
     assert answers.get(timeout=TIMEOUT_S) == [("t", Errors.NOT_CONTROLLER)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -66,6 +67,7 @@ def test_the_journals_of_all_brokers_are_merged_by_time(tmp_path: Path) -> None:
     append(tmp_path, 0, event(1), event(4), event(5))
     append(tmp_path, 1, event(2, 1), event(6, 1))
     append(tmp_path, 2, event(3, 2))
+    shutil.copytree(tmp_path / "broker-1", tmp_path / "broker-1.bak")
 
     assert printed(events(tmp_path, "-o", "json")) == [1, 2, 3, 4, 5, 6]
     assert printed(events(tmp_path, "-o", "json", "--broker", "1")) == [2, 6]

@@ -164,6 +164,7 @@ def test_an_epoch_that_allows_no_election_is_named(
     ("cluster_id", "zxid", "said"),
     [
         ("ours", 1, None),
+        ("other copy", 1, None),
         ("other", 1, "belongs to cluster other, but ZooKeeper says ours"),
         ("ours", 10**9, "the ZooKeeper data is older than what this broker has seen"),
     ],
@@ -173,7 +174,8 @@ def test_zookeeper_data_that_local_brokers_refuse_are_named(
 ) -> None:
     write_cluster_file(tmp_path, brokers={0: "tcp://127.0.0.1:1", 1: "tcp://127.0.0.1:2"})
     healthy.zookeeper.put("/cluster/id", ClusterIdZNode.encode("ours"))
-    logs = LogDirectory(tmp_path / "broker-0" / "log")
+    folder = "broker-0.bak" if "copy" in cluster_id else "broker-0"
+    logs = LogDirectory(tmp_path / folder / "log")
     logs.open(0)
     logs.join_cluster(0, cluster_id)
     logs.note_seen(SeenOfCluster(1, zxid))

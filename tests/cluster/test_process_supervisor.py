@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from regent.cluster import process_supervisor
 from regent.cluster.child_process import (
     Child,
     ChildProcess,
@@ -193,6 +194,31 @@ def test_a_signal_that_comes_twice_at_once_is_one_request(processes: ProcessSupe
     assert processes.wait(lambda: processes.stop_requests > 0, TIMEOUT_S)
     os.kill(os.getpid(), signal.SIGTERM)
     assert not processes.wait(lambda: processes.stop_requests > 1, 0.05)
+
+
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_later_request_forces_although_both_were_read_together(
+    processes: ProcessSupervisor,
+    child: Callable[[str], ChildProcess],
+    monkeypatch: pytest.MonkeyPatch,
+    second: signal.Signals,
+) -> None:
+    """The loop was not there to read the first: it started a child, for example."""
+    worker = serving(processes, child(DEAF))
+    monkeypatch.setattr(process_supervisor, "SAME_SIGNAL_S", 0.0)
+    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), second)
+    assert processes.wait(lambda: processes.stop_requests > 0, TIMEOUT_S)
+    assert processes.stop_requests == 2
+    assert not processes.end(worker, 600.0)
+
+
+def test_a_request_to_stop_that_nobody_has_read_interrupts_what_begins(
+    processes: ProcessSupervisor,
+) -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt), processes.interruptible():
+        pytest.fail("it began")
 
 
 def test_a_request_to_stop_interrupts_only_where_it_may(processes: ProcessSupervisor) -> None:

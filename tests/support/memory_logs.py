@@ -146,6 +146,12 @@ class MemoryLog:
         self._check_readable()
         return self.epochs[-1][0] if self.epochs else NO_EPOCH
 
+    def epoch_for(self, offset: int) -> int:
+        """Find the epoch of a record. Mirrors ``LeaderEpochFileCache.epochForOffset``."""
+        self._check_readable()
+        begun = [epoch for epoch, start in self.epochs if start <= offset]
+        return begun[-1] if begun else NO_EPOCH
+
     def end_offset_for_epoch(self, leader_epoch: int) -> EpochEndOffset:
         """Find the end of an epoch. Mirrors ``LeaderEpochFileCache.endOffsetFor``."""
         self._check_readable()

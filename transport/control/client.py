@@ -96,6 +96,7 @@ class _Patience(NamedTuple):
 
     deadline: float
     closing: threading.Event | None
+    timeout_ms: int
 
     @property
     def is_abandoned(self) -> bool:
@@ -253,7 +254,7 @@ class RequestClient:
 
         Raises another RequestError when no further answers will come.
         """
-        patience = _Patience(time.monotonic() + timeout_ms / 1000, closing)
+        patience = _Patience(time.monotonic() + timeout_ms / 1000, closing, timeout_ms)
         try:
             link = self._connected_link(patience)
             awaited = {
@@ -283,7 +284,8 @@ class RequestClient:
         requests), RequestAbandonedError or BadDataError; then it was not sent.
         """
         encoded = body if isinstance(body, EncodedBody) else codec.encode_request(body)
-        patience = _Patience(time.monotonic() + self._connect_timeout_ms / 1000, closing)
+        timeout_ms = self._connect_timeout_ms
+        patience = _Patience(time.monotonic() + timeout_ms / 1000, closing, timeout_ms)
         try:
             link = self._connected_link(patience)
             self._await_room(link, patience)
@@ -373,7 +375,8 @@ class RequestClient:
             self._check_abandoned(patience)
             timeout_ms = patience.slice_ms()
             if not timeout_ms:
-                raise RequestTimeoutError(self.endpoint, "connected, but no answer in time")
+                why = f"connected, but no answer within {patience.timeout_ms} ms"
+                raise RequestTimeoutError(self.endpoint, why)
             if message is None:
                 link.poll(timeout_ms)
 

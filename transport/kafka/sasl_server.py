@@ -61,6 +61,10 @@ _SASL_KEYS: Final = (KafkaApiKey.SASL_HANDSHAKE, KafkaApiKey.SASL_AUTHENTICATE)
 _LAST_HANDSHAKE, _LAST_AUTHENTICATE = 1, 2  # versions
 
 
+_Entry: TypeAlias = tuple[int, int, Future[_Outcome], Callable[[], _Outcome]]
+"""A step of a login: how late it is done, its number, its result, and itself."""
+
+
 class LoginRefusedError(Exception):
     """The connection is closed without an answer."""
 
@@ -91,12 +95,15 @@ class LoginSteps:
         self._executor = named_executor(_THREADS, "sasl-logins")
         self._lock = threading.Lock()
         self._numbers = itertools.count()
-        self._waiting: list[tuple[int, int, Future[_Outcome], Callable[[], _Outcome]]] = []
+        self._waiting: list[_Entry] = []
         """A heap: the first is done next."""
         self._failed: dict[str, tuple[int, float]] = {}  # how often and when, the oldest first
 
     async def run(self, step: Callable[[], _Outcome], client_host: str, under_way: int) -> _Outcome:
-        """Return what ``step`` does, which raises nothing; ``under_way``: the address's logins."""
+        """Return what ``step`` does, which raises nothing; ``under_way``: the address's logins.
+
+        Raises ``RuntimeError`` if no thread can be started.
+        """
         failures, at = self._failed.get(_network(client_host), (0, 0.0))
         if time.monotonic() >= at + _FAILURE_COUNTS_S:
             failures = 0
@@ -104,7 +111,11 @@ class LoginSteps:
         with self._lock:
             entry = (failures + under_way, next(self._numbers), future, step)
             heapq.heappush(self._waiting, entry)
-        self._executor.submit(self._run_first)
+        try:
+            self._executor.submit(self._run_first)
+        except RuntimeError:
+            if self._take_back(entry):  # else a thread has it already
+                raise
         return await asyncio.wrap_future(future)
 
     def count_failure(self, client_host: str) -> None:
@@ -119,8 +130,19 @@ class LoginSteps:
         """End the threads."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
+    def _take_back(self, entry: _Entry) -> bool:
+        """Forget a step that waits: an executor may keep what it has refused, and run it later."""
+        with self._lock:
+            if entry not in self._waiting:
+                return False
+            self._waiting.remove(entry)
+            heapq.heapify(self._waiting)
+            return True
+
     def _run_first(self) -> None:
         with self._lock:
+            if not self._waiting:
+                return  # it was taken back
             _, _, future, step = heapq.heappop(self._waiting)
         if not future.set_running_or_notify_cancel():
             return  # its connection is closed

@@ -23,6 +23,7 @@ from regent.cluster.embedded_zookeeper import (
     EmbeddedZooKeeper,
     ZooKeeperStartError,
     server_classpath,
+    server_of,
     start_ensemble,
 )
 from regent.config.java import JavaNotFoundError, find_java
@@ -225,6 +226,15 @@ def test_the_server_dies_with_the_process_that_started_it(tmp_path: Path, stack:
 
     ended, _, _ = select.select([server], [], [], scaled(5.0))
     assert ended
+
+
+def test_the_copy_of_a_member_joins_no_ensemble(tmp_path: Path) -> None:
+    for number, name in ((1, "zookeeper-0"), (2, "zookeeper-1"), (2, "zookeeper-1.bak")):
+        (tmp_path / name).mkdir()
+        peer = {"server_id": number, "quorum_port": 1, "election_port": 2}
+        (tmp_path / name / PEER_FILE).write_text(json.dumps(peer))
+    server = server_of(tmp_path / "zookeeper-0", 0)
+    assert [peer.server_id for peer in server._peers] == [1, 2]
 
 
 @pytest.mark.nightly

@@ -191,6 +191,11 @@ class NumberedLog:
         """Return the last epoch that was assigned."""
         return self._epochs[-1][0] if self._epochs else NO_EPOCH
 
+    def epoch_for(self, offset: int) -> int:
+        """Look the record up."""
+        begun = [epoch for epoch, start in self._epochs if start <= offset]
+        return begun[-1] if begun else NO_EPOCH
+
     def end_offset_for_epoch(self, leader_epoch: int) -> EpochEndOffset:
         """Look the epoch up."""
         if not self._epochs or leader_epoch > self._epochs[-1][0]:

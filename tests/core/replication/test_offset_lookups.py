@@ -54,10 +54,28 @@ def test_the_latest_offset_is_the_high_watermark(leader: RecordBroker) -> None:
     assert listed(leader, LATEST_TIMESTAMP) == ListedOffset(Errors.NONE, -1, 2, 5)
 
 
-def test_the_earliest_offset_is_the_log_start(leader: RecordBroker) -> None:
-    assert listed(leader, EARLIEST_TIMESTAMP)[:3] == (Errors.NONE, -1, 0)
+@pytest.mark.parametrize("timestamp_ms", [EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP])
+def test_the_earliest_offset_is_the_log_start_with_its_epoch(
+    leader: RecordBroker, timestamp_ms: int
+) -> None:
+    assert listed(leader, timestamp_ms) == ListedOffset(Errors.NONE, -1, 0, 3)
     leader.delete_records({T0: 1})
-    assert listed(leader, EARLIEST_TIMESTAMP)[:3] == (Errors.NONE, -1, 1)
+    assert listed(leader, timestamp_ms) == ListedOffset(Errors.NONE, -1, 1, 5)
+
+
+def test_an_empty_log_has_the_epoch_of_its_leader() -> None:
+    leader = RecordBroker()
+    leader.apply(1, 3)
+    for timestamp_ms in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP, LATEST_TIMESTAMP):
+        assert listed(leader, timestamp_ms) == ListedOffset(Errors.NONE, -1, 0, 3)
+    for timestamp_ms in (MAX_TIMESTAMP, LATEST_TIERED_TIMESTAMP, TIMESTAMP_MS):
+        assert listed(leader, timestamp_ms) == ListedOffset(Errors.NONE)
+
+
+def test_records_without_a_known_epoch_are_listed_without_one(leader: RecordBroker) -> None:
+    log = leader.log()
+    log.epochs = [(epoch, start) for epoch, start in log.epochs if start]
+    assert listed(leader, EARLIEST_TIMESTAMP) == ListedOffset(Errors.NONE, -1, 0, -1)
 
 
 @pytest.mark.parametrize(
@@ -80,17 +98,8 @@ def test_a_timestamp_is_searched_in_committed_records(
         assert offsets_of(answer.batch.read()) == [found.offset]
 
 
-@pytest.mark.parametrize(
-    ("timestamp_ms", "found"),
-    [
-        (EARLIEST_LOCAL_TIMESTAMP, ListedOffset(Errors.NONE, -1, 0)),
-        (LATEST_TIERED_TIMESTAMP, ListedOffset(Errors.NONE, -1, -1)),
-    ],
-)
-def test_nothing_is_in_tiered_storage(
-    leader: RecordBroker, timestamp_ms: int, found: ListedOffset
-) -> None:
-    assert listed(leader, timestamp_ms) == found
+def test_nothing_is_in_tiered_storage(leader: RecordBroker) -> None:
+    assert listed(leader, LATEST_TIERED_TIMESTAMP) == ListedOffset(Errors.NONE, -1, -1, -1)
 
 
 def test_a_search_may_begin_behind_a_record(leader: RecordBroker) -> None:

@@ -1,6 +1,7 @@
 """The journals of all brokers become one table; lines that are not events are counted."""
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -152,6 +153,8 @@ def test_journals_are_found_in_a_cluster_a_broker_or_by_name(tmp_path: Path):
     found = found_in(tmp_path)
     assert found[:2] == [later, earlier]
     assert set(found) == {str(path) for path in tmp_path.rglob("events.jsonl*")}
+    shutil.copytree(first, tmp_path / "broker-0.bak")
+    assert found_in(tmp_path) == found
 
 
 def test_a_folder_without_journals_is_refused(tmp_path: Path):

@@ -209,6 +209,7 @@ def test_brokers_that_are_added_are_found(tmp_path: Path, journal: Journal):
     assert follower.read() == [1]
     other = Journal(tmp_path / "broker-2")
     other.add(7)
+    Journal(tmp_path / "broker-2.bak").add(7)
     journal.add(2)
     assert sorted(follower.read()) == [2, 7]
 

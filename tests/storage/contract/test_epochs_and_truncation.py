@@ -41,8 +41,17 @@ def test_an_epoch_ends_where_the_next_one_begins(
     assert log_of(host).end_offset_for_epoch(epoch) == EpochEndOffset(*expected)
 
 
+def test_the_epoch_of_a_record_is_known_until_it_is_deleted(host: Host, epochs: PartitionLog):
+    assert [epochs.epoch_for(offset) for offset in range(6)] == [2, 2, 5, 5, 5, 5]
+    epochs.advance_log_start_offset(1)
+    host.restart()
+    log = log_of(host)
+    assert [log.epoch_for(offset) for offset in range(6)] == [-1, 2, 5, 5, 5, 5]
+
+
 def test_an_empty_log_has_no_epoch_until_one_is_assigned(host: Host, log: PartitionLog):
     assert log.end_offset_for_epoch(0) == NO_EPOCH_END_OFFSET
+    assert log.epoch_for(0) == -1
     log.assign_epoch(4)
     for _ in range(2):
         log = log_of(host)

@@ -139,7 +139,7 @@ def test_an_error_code_without_a_readable_body_is_a_failed_request(
 def test_a_peer_that_floods_cannot_outlast_the_timeout(context: Context, connect: Connect) -> None:
     with (
         scripted_peer(context, lambda _: [reply(0, WARMING)] * 90) as endpoint,
-        pytest.raises(RequestTimeoutError),
+        pytest.raises(RequestTimeoutError, match=r"no answer within 50 ms"),
     ):
         connect(endpoint).request(STATUS, timeout_ms=50)
 

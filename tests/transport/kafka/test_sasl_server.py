@@ -35,6 +35,7 @@ from regent.transport.kafka.metrics import Closed, ListenerMetrics
 from regent.transport.kafka.sasl_server import SaslListener
 from tests.support.sasl_users import MECHANISMS, NAME, PASSWORD, sasl_for_test, unsecured_token
 from tests.transport.kafka.raw_client import RawClient, framed, request_bytes
+from tests.transport.kafka.test_tls_listener import no_new_thread
 
 T = TypeVar("T")
 METADATA, VERSIONS = KafkaApiKey.METADATA, KafkaApiKey.API_VERSIONS
@@ -333,6 +334,28 @@ def test_an_unexpected_error_tells_the_client_nothing(
     assert answer.error_code == Errors.SASL_AUTHENTICATION_FAILED
     assert "secret" not in (answer.error_message or "")
     assert "failed unexpectedly" in caplog.text
+
+
+def test_a_login_for_which_there_is_no_thread_is_closed_at_once(server: Server):
+    done: list[bytes] = []
+
+    class Noting:
+        login = None
+
+        def evaluate(self, token: bytes) -> bytes:
+            done.append(token)
+            return token
+
+    server.sasl.mechanisms = {"PLAIN": Noting}
+    with server.client() as client, no_new_thread():
+        client.shake_hands("PLAIN")
+        client.send(authenticate(b"given up"))
+        assert client.is_closed()
+    with server.client() as client:
+        client.shake_hands("PLAIN")
+        assert client.authenticate(b"served").auth_bytes == b"served"
+    assert done == [b"served"], "nobody waits for the other"
+    assert server.metrics.closed[Closed.FAILED] == 1
 
 
 # --- limits ---------------------------------------------------------------------------------------
