@@ -64,15 +64,10 @@ class AlterPartitions:
 
         The answer has the present state of every partition, so that a leader whose proposal was
         refused can continue without a LeaderAndIsr. Raises ``ControllerMovedError``.
-
-        An attempt that arrives after a later one is dropped: the leader may know that the later one
-        was refused, and no longer waits for the replica that it wanted to add.
         """
-        sender = self._context.registrations.get(request.broker_id)
-        if sender is None or sender.broker_epoch != request.broker_epoch:
-            return AlterPartitionResponse(Errors.STALE_BROKER_EPOCH), []
-        if self._is_late(request):
-            return AlterPartitionResponse(Errors.OPERATION_NOT_ATTEMPTED), []
+        refused = self._refused(request)
+        if refused is not Errors.NONE:
+            return AlterPartitionResponse(refused), []
         named = map(self._named, request.partitions)
         rows = {row.topic_partition: row for row in named}
         outcomes: dict[TopicPartition, Errors] = {}
@@ -111,8 +106,19 @@ class AlterPartitions:
         )
         return AlterPartitionResponse(Errors.NONE, answers, with_eligible), changed
 
+    def _refused(self, request: AlterPartitionRequest) -> Errors:
+        """Return why nothing of a request is attempted; NONE: it is the next of this broker."""
+        sender = self._context.registrations.get(request.broker_id)
+        if sender is None or sender.broker_epoch != request.broker_epoch:
+            return Errors.STALE_BROKER_EPOCH
+        return Errors.OPERATION_NOT_ATTEMPTED if self._is_late(request) else Errors.NONE
+
     def _is_late(self, request: AlterPartitionRequest) -> bool:
-        """Whether this or a later attempt of the broker was handled; a broker of Kafka has none."""
+        """Whether this or a later attempt of the broker was handled; a broker of Kafka has none.
+
+        The leader may know that the later one was refused, and no longer waits for the replica that
+        it wanted to add.
+        """
         if request.attempt == UNNUMBERED:
             return False
         attempt = request.broker_epoch, request.attempt
