@@ -22,7 +22,6 @@ from regent.client.cluster_connection import cluster_options
 from regent.core.errors import RegentError
 from regent.core.model import BrokerId
 from regent.core.placement.replica_placer import RANDOM, Strategy, scatter_width
-from regent.jobs.assignment_source import held_by_broker
 from regent.jobs.command import InputError, cluster_admin, print_summary, progress, run_job
 from regent.jobs.files import JobFiles, check_shared
 from regent.jobs.job_session import job_session, spark_options
@@ -30,7 +29,7 @@ from regent.jobs.new_directory import new_directory, new_table
 from regent.jobs.options import strategy_options
 from regent.jobs.placement_arrays import placement_arrays
 from regent.jobs.placement_input import PlacementOrder, read_order
-from regent.jobs.placement_job import placed_partitions, placement_frame
+from regent.jobs.placement_job import placed_partitions, placement_frame, placement_loads
 from regent.jobs.placement_output import MAX_PARTITIONS, write_document
 from regent.jobs.tables import new_catalog_table, write_files
 from regent.jobs.topic_writer import Written, placed_topics, write_topics
@@ -216,9 +215,10 @@ def _placed(
     is_applied: bool,
 ) -> tuple[Loads, Written | None]:
     """Place, create the topics, and write a document into a folder, or a table."""
-    frame = placement_frame(session, placement_arrays(order.request))
+    arrays = placement_arrays(order.request)
+    frame = placement_frame(session, arrays)
     with progress(f"placing {order.partitions} partitions", session):
-        loads = held_by_broker(frame)
+        loads = placement_loads(session, arrays)
         _check_room(order, loads)
         is_here = is_applied or folder is not None
         batches = frame.toArrow().to_batches() if is_here else []

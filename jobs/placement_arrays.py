@@ -52,18 +52,8 @@ class PlacementArrays:
 
     def place(self, low: int, high: int) -> pyarrow.RecordBatch:
         """Place the rows from ``low`` to before ``high``: return (topic, partition, replicas)."""
-        chosen = slice(
-            np.searchsorted(self.begins, low, side="right") - 1, np.searchsorted(self.begins, high)
-        )
-        begins = self.begins[chosen]
-        sizes = np.diff(np.append(begins, high).clip(low))
-        offsets = np.arange(low, high) - np.repeat(begins, sizes)
-        indexes = offsets + np.repeat(self.indexes[chosen], sizes)
-        bounds, positions = self._replicas(
-            indexes + np.repeat(self.starts[chosen], sizes),
-            indexes // len(self.broker_ids) + np.repeat(self.shifts[chosen], sizes),
-            np.repeat(self.factors[chosen], sizes),
-        )
+        chosen, sizes, offsets = self._topics_of(low, high)
+        bounds, positions = self._placed(chosen, sizes, offsets)
         topics = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
         partitions = (offsets + np.repeat(self.first_partitions[chosen], sizes)).astype(np.int32)
         return pyarrow.record_batch(
@@ -72,6 +62,32 @@ class PlacementArrays:
                 "partition": partitions,
                 "replicas": pyarrow.ListArray.from_arrays(bounds, self.broker_ids[positions]),
             }
+        )
+
+    def loads(self, low: int, high: int) -> tuple[Numbers, Numbers]:
+        """Count the replicas and the leaderships in these rows: an entry for each broker."""
+        bounds, positions = self._placed(*self._topics_of(low, high))
+        brokers = len(self.broker_ids)
+        leaders = positions[bounds[:-1]]
+        return np.bincount(positions, minlength=brokers), np.bincount(leaders, minlength=brokers)
+
+    def _topics_of(self, low: int, high: int) -> tuple[slice, Numbers, Numbers]:
+        """Return the topics of these rows, the rows of each, and each row's number in its topic."""
+        chosen = slice(
+            np.searchsorted(self.begins, low, side="right") - 1, np.searchsorted(self.begins, high)
+        )
+        begins = self.begins[chosen]
+        sizes = np.diff(np.append(begins, high).clip(low))
+        return chosen, sizes, np.arange(low, high) - np.repeat(begins, sizes)
+
+    def _placed(
+        self, chosen: slice, sizes: Numbers, offsets: Numbers
+    ) -> tuple[Positions, Positions]:
+        indexes = offsets + np.repeat(self.indexes[chosen], sizes)
+        return self._replicas(
+            indexes + np.repeat(self.starts[chosen], sizes),
+            indexes // len(self.broker_ids) + np.repeat(self.shifts[chosen], sizes),
+            np.repeat(self.factors[chosen], sizes),
         )
 
     def _replicas(

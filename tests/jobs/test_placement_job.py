@@ -1,6 +1,7 @@
 """Placement in Spark's tasks: the rows arrive complete, in sequence and in every format."""
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pyarrow
@@ -12,7 +13,7 @@ import regent.jobs.placement_job
 from regent.core.placement.replica_placer import PlacementError, place
 from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
 from regent.jobs.placement_arrays import placement_arrays
-from regent.jobs.placement_job import place_with_spark, placement_frame
+from regent.jobs.placement_job import place_with_spark, placement_frame, placement_loads
 from regent.jobs.placement_output import write_document
 from regent.jobs.tables import write_files
 
@@ -46,6 +47,10 @@ def test_many_tasks_write_one_sequence_of_rows_in_every_format(
     write_document(frame.toArrow().to_batches(), tmp_path)
 
     expected = place(large)
+    replicas = Counter(broker for row in expected for broker in row.replicas)
+    leaders = Counter(row.replicas[0] for row in expected)
+    loads = placement_loads(spark, placement_arrays(large))
+    assert loads == {broker: (count, leaders[broker]) for broker, count in replicas.items()}
     rows = [{"topic": t, "partition": p, "replicas": list(r)} for t, p, r in expected]
     parts = sorted((tmp_path / "parquet").glob("part-*.parquet"))
     assert len(parts) == 5
