@@ -18,6 +18,7 @@ from markupsafe import Markup
 
 from regent.client.cluster_connection import Cluster
 from regent.client.doctor.diagnosis import TITLES, diagnose
+from regent.client.lag_rates import LagPaces
 from regent.client.wording import counted
 from regent.config.command_line import program
 from regent.console.cluster_view import (
@@ -65,7 +66,7 @@ class PageNotFoundError(RegentError):
 class PageLook:
     """What a page is made of: the view, the cluster for questions, and the query of the address.
 
-    ``reports``: the folder that the command line names.
+    ``reports``: the folder that the command line names. ``paces``: what was seen of groups before.
     """
 
     view: ClusterView
@@ -73,6 +74,7 @@ class PageLook:
     arguments: Mapping[str, str] = field(default_factory=dict)
     may_write: bool = False
     reports: Path | None = None
+    paces: LagPaces = field(default_factory=LagPaces)
 
     @property
     def reports_folder(self) -> Path | None:
@@ -117,6 +119,10 @@ def _bytes(number: int) -> str:
     return ""
 
 
+def _rate(per_s: float | None) -> str:
+    return "-" if per_s is None else f"{per_s:.0f}"
+
+
 def _ids(brokers: Any) -> str:
     return ", ".join(map(str, brokers)) or "none"
 
@@ -130,6 +136,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {"moment": _moment, "clock": _clock, "bytes": _bytes, "ids": _ids}
+    environment.filters |= {"rate": _rate}
     environment.globals |= {"counted": counted, "program": program()}
     return environment
 
@@ -361,10 +368,11 @@ def _one_of(choices: tuple[str, ...], given: str) -> str:
 def _groups(look: PageLook) -> Parts:
     questions = _questions(look)
     groups, transactions = questions.groups(), questions.transactions()
+    look.paces.keep({reader for group in groups.found for reader in group.readers})
     return {
         "groups": render(
             "groups.html",
-            groups=groups.found,
+            groups=[(group, group.lags(look.paces)) for group in groups.found],
             problems=groups.problems,
             may_write=look.may_write,
         ),

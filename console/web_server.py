@@ -27,6 +27,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from regent.client.cluster_connection import Cluster
+from regent.client.lag_rates import LagPaces
 from regent.cluster.console_child import TOKEN
 from regent.console.browser_gate import HEADERS, BrowserGate, is_of_this_machine
 from regent.console.operator_actions import OPERATIONS, perform
@@ -51,6 +52,7 @@ logger = logging.getLogger(__name__)
 _KEEP_ALIVE_S: Final = 10.0
 _OVERVIEW_WAITS_S: Final = 0.4  # for the partitions; it is shown without them, then
 _STOP_S: Final = 1
+_FORGET_PACES_S: Final = 30.0  # after the last page that showed groups
 _MAX_FORM_BYTES: Final = 16 * 1024
 
 
@@ -76,6 +78,7 @@ class Console:
         self._changes = 0
         self._has_changed = asyncio.Event()
         self._stopping = False
+        self._paces = LagPaces(_FORGET_PACES_S)
         self.collector = ViewCollector(cluster, self._on_change)
         routes = [
             Route("/", self._page, name="overview"),
@@ -112,7 +115,7 @@ class Console:
             if page.needs_partitions
             else self.collector.current(_OVERVIEW_WAITS_S)
         )
-        look = PageLook(view, self._cluster, arguments, self._may_write, self._reports)
+        look = PageLook(view, self._cluster, arguments, self._may_write, self._reports, self._paces)
         return parts_of(page, look), look
 
     async def _report_file(self, request: Request) -> Response:

@@ -17,6 +17,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from regent.client.cluster_connection import Cluster, ClusterLocation
+from regent.client.lag_rates import LagPaces
 from regent.client.partitions import Topics
 from regent.cluster.console_child import TOKEN
 from regent.config.addresses import listening_socket
@@ -403,7 +404,8 @@ def test_a_controller_that_does_not_answer_is_a_problem_until_it_answers(
 def test_names_that_others_choose_are_escaped() -> None:
     evil = "<script>alert(1)</script>"
     rows = (LagRow(TopicPartition("t", 0), 1, 2, evil),)
-    groups = [GroupRow(evil, evil, 0, (evil,), rows)]
+    group = GroupRow(evil, evil, 0, (evil,), rows)
+    groups = [(group, group.lags(LagPaces()))]
     html = render("groups.html", groups=groups, problems=[evil], may_write=True)
     assert "<script" not in html
     assert "&lt;script&gt;" in html
