@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from regent.client import lag_rates
+from regent.client.health import Troubles
 from regent.client.lag_rates import LagPaces
 from regent.client.missing_brokers import MissingBroker
 from regent.client.partitions import DescribedPartition
+from regent.config.command_line import program
 from regent.console.cluster_view import (
     BrokerRow,
     ClusterView,
@@ -124,6 +126,27 @@ def test_partitions_that_are_not_read_yet_are_not_called_well() -> None:
     found = verdict(replace(HEALTHY, table=PartitionTable()))
     assert found.level == "warning"
     assert found.sentence == "The partitions are being read."
+
+
+def test_what_status_warns_of_is_the_verdict_when_nothing_is_worse() -> None:
+    slow = f"broker 2 answers slowly: `{program()} brokers list -o wide` shows the others, too"
+    disk = "broker 1: the disk is full"
+    warned = replace(HEALTHY, troubles=Troubles(warnings=[slow]))
+    assert verdict(warned) == ("warning", slow.replace("broker", "Broker", 1), "")
+    several = verdict(replace(HEALTHY, troubles=Troubles(warnings=[disk, slow])))
+    assert several == (
+        "warning",
+        "Broker 1: the disk is full. And 1 more warning",
+        f"{program()} status",
+    )
+    refused = verdict(replace(HEALTHY, troubles=Troubles(["refused"], [slow])))
+    assert refused == ("problem", "Refused", f"{program()} doctor")
+    behind = replace(warned, table=table(partition(T0, 0, (0, 1))))
+    assert verdict(behind).sentence == "1 partition has too few replicas in sync: t-0."
+
+
+def test_a_cluster_whose_brokers_have_not_been_asked_yet_is_not_called_well() -> None:
+    assert verdict(replace(HEALTHY, troubles=None)).level == "warning"
 
 
 # --- lanes ----------------------------------------------------------------------------------------
