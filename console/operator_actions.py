@@ -226,6 +226,14 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         _cancel,
         page="/moves",
     ),
+    "cancel-moves": Operation(
+        "Roll all moves back",
+        "Cancel all moves that are in progress? Their former replicas stay, and what was copied is"
+        " deleted. A plan that a command executes begins them again: pause the moves or end it"
+        " first.",
+        group_operations.cancel_all,
+        page="/moves",
+    ),
     "throttle-moves": Operation(
         "Throttle the moves",
         "Limit what each broker sends and receives for the moves that are in progress?",

@@ -19,6 +19,7 @@ from markupsafe import Markup
 from regent.client.cluster_connection import Cluster
 from regent.client.doctor.diagnosis import TITLES, diagnose
 from regent.client.lag_rates import LagPaces
+from regent.client.partitions import DescribedPartition
 from regent.client.wording import counted
 from regent.config.command_line import program
 from regent.console.cluster_view import (
@@ -33,7 +34,8 @@ from regent.console.cluster_view import (
 )
 from regent.console.design_replay import BROKERS, PARTITIONS, REPLAYS, dots_of
 from regent.console.form_numbers import MAX_PARTITION, number_in
-from regent.console.inquiries import BrokerQuestions
+from regent.console.inquiries import Answers, BrokerQuestions
+from regent.console.move_progress import MoveProgress
 from regent.console.operator_actions import offered
 from regent.console.record_browser import FORMS, SHOWN, STARTS, RecordQuery, read_records
 from regent.console.reports import FOLDER, find_reports, json_lines, read_report
@@ -54,6 +56,7 @@ _JOURNAL_LINES: Final = 300
 _TOPICS_A_PAGE: Final = 200
 _GROUPS_WATCHED_S: Final = 6.0  # a page must not take much longer
 _MOVES_SHOWN: Final = 500
+_FORGET_S: Final = 30.0  # after the last page that showed groups
 _LANE_HEIGHT: Final = 28.0
 _TICK_FULL_MS: Final = 100.0  # an answer that took so long is as high as the lane
 
@@ -63,10 +66,18 @@ class PageNotFoundError(RegentError):
 
 
 @dataclass(frozen=True, slots=True)
+class PageMemory:
+    """What pages showed before: rates come from two looks."""
+
+    paces: LagPaces = field(default_factory=lambda: LagPaces(_FORGET_S))
+    moves: MoveProgress = field(default_factory=MoveProgress)
+
+
+@dataclass(frozen=True, slots=True)
 class PageLook:
     """What a page is made of: the view, the cluster for questions, and the query of the address.
 
-    ``reports``: the folder that the command line names. ``paces``: what was seen of groups before.
+    ``reports``: the folder that the command line names. ``memory``: what pages showed before.
     """
 
     view: ClusterView
@@ -74,7 +85,7 @@ class PageLook:
     arguments: Mapping[str, str] = field(default_factory=dict)
     may_write: bool = False
     reports: Path | None = None
-    paces: LagPaces = field(default_factory=LagPaces)
+    memory: PageMemory = field(default_factory=PageMemory)
 
     @property
     def reports_folder(self) -> Path | None:
@@ -368,11 +379,11 @@ def _one_of(choices: tuple[str, ...], given: str) -> str:
 def _groups(look: PageLook) -> Parts:
     questions = _questions(look)
     groups, transactions = questions.groups(), questions.transactions()
-    look.paces.keep({reader for group in groups.found for reader in group.readers})
+    look.memory.paces.keep({reader for group in groups.found for reader in group.readers})
     return {
         "groups": render(
             "groups.html",
-            groups=[(group, group.lags(look.paces)) for group in groups.found],
+            groups=[(group, group.lags(look.memory.paces)) for group in groups.found],
             problems=groups.problems,
             may_write=look.may_write,
         ),
@@ -390,10 +401,18 @@ def _moves(look: PageLook) -> Parts:
         return {"moves": render("problem.html", problem=_NEEDS_ZOOKEEPER)}
     moving = [p for p in look.view.table.partitions if p.assignment.is_being_reassigned]
     shown, more = moving[:_MOVES_SHOWN], len(moving) - _MOVES_SHOWN
-    paused_ms, may_write = look.view.moves_paused_ms, look.may_write
+    topics: dict[str, list[DescribedPartition]] = {}
+    for partition in shown:
+        topics.setdefault(partition.topic_partition.topic, []).append(partition)
+    sizes = _questions(look).sizes(topics) if shown else Answers({})
     return {
         "moves": render(
-            "moves.html", moving=shown, more=more, may_write=may_write, paused_ms=paused_ms
+            "moves.html",
+            moves=look.memory.moves.look(shown, sizes.found),
+            problems=sizes.problems,
+            more=more,
+            may_write=look.may_write,
+            paused_ms=look.view.moves_paused_ms,
         )
     }
 
@@ -440,7 +459,7 @@ PAGES: Final[Mapping[str, ConsolePage]] = {
     "partitions": ConsolePage("Partitions", _partitions),
     "topics": ConsolePage("Topics", _topics, every_s=5.0),
     "groups": ConsolePage("Groups", _groups, every_s=2.0),
-    "moves": ConsolePage("Moves", _moves),
+    "moves": ConsolePage("Moves", _moves, every_s=2.0),
     "doctor": ConsolePage("Doctor", _doctor, every_s=0.0),
     "journal": ConsolePage("Journal", _journal, needs_partitions=False),
     "reports": ConsolePage("Reports", _reports, every_s=0.0, needs_partitions=False),

@@ -27,7 +27,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from regent.client.cluster_connection import Cluster
-from regent.client.lag_rates import LagPaces
 from regent.cluster.console_child import TOKEN
 from regent.console.browser_gate import HEADERS, BrowserGate, is_of_this_machine
 from regent.console.operator_actions import OPERATIONS, perform
@@ -36,6 +35,7 @@ from regent.console.pages import (
     STATIC,
     ConsolePage,
     PageLook,
+    PageMemory,
     PageNotFoundError,
     Parts,
     parts_of,
@@ -52,7 +52,6 @@ logger = logging.getLogger(__name__)
 _KEEP_ALIVE_S: Final = 10.0
 _OVERVIEW_WAITS_S: Final = 0.4  # for the partitions; it is shown without them, then
 _STOP_S: Final = 1
-_FORGET_PACES_S: Final = 30.0  # after the last page that showed groups
 _MAX_FORM_BYTES: Final = 16 * 1024
 
 
@@ -78,7 +77,7 @@ class Console:
         self._changes = 0
         self._has_changed = asyncio.Event()
         self._stopping = False
-        self._paces = LagPaces(_FORGET_PACES_S)
+        self._memory = PageMemory()
         self.collector = ViewCollector(cluster, self._on_change)
         routes = [
             Route("/", self._page, name="overview"),
@@ -115,7 +114,9 @@ class Console:
             if page.needs_partitions
             else self.collector.current(_OVERVIEW_WAITS_S)
         )
-        look = PageLook(view, self._cluster, arguments, self._may_write, self._reports, self._paces)
+        look = PageLook(
+            view, self._cluster, arguments, self._may_write, self._reports, self._memory
+        )
         return parts_of(page, look), look
 
     async def _report_file(self, request: Request) -> Response:

@@ -28,7 +28,7 @@ from regent.console.inquiries import BrokerQuestions
 from regent.console.operator_actions import CHANGES_FILE, OPERATIONS, perform
 from regent.console.record_browser import RecordQuery, RecordsError, read_records, shown_bytes
 from regent.console.web_server import Console
-from regent.core.errors import Errors, RegentError
+from regent.core.errors import ApiError, Errors, RegentError
 from regent.core.model import EndPoint, ReplicaAssignment, TopicPartition
 from regent.core.ports import DeletedPartition, DeletedTopic
 from regent.core.protocol.broker import HoldDeletedLogsRequest, HoldDeletedLogsResponse
@@ -41,6 +41,12 @@ from regent.core.protocol.messages.groups import (
 )
 from regent.core.protocol.messages.log_dirs import DescribeLogDirsResponse
 from regent.core.protocol.messages.offsets import ListOffsetsResponse
+from regent.core.protocol.messages.partitions import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
 from regent.core.protocol.messages.transactions import (
     DescribeTransactionsResponse,
     ListTransactionsResponse,
@@ -599,3 +605,26 @@ def test_moves_are_throttled_and_all_throttles_removed(topics: FakeCluster) -> N
             done(topics, operation, rate="1000")
     assert done(topics, "resume-moves") == "the moves go on"
     assert done(topics, "unthrottle-moves") == "the throttles of 3 brokers and 1 topic are removed"
+
+
+def test_all_moves_in_progress_are_rolled_back(topics: FakeCluster) -> None:
+    with pytest.raises(RegentError, match="no partition is being reassigned"):
+        done(topics, "cancel-moves")
+    moving = {TopicPartition(TOPIC, n): ReplicaAssignment((2, 0, 1), (2,), (1,)) for n in range(2)}
+    requests: list[AlterPartitionReassignmentsRequest] = []
+
+    def alter(request: Request) -> AlterPartitionReassignmentsResponse:
+        assert isinstance(request, AlterPartitionReassignmentsRequest)
+        requests.append(request)
+        return AlterPartitionReassignmentsResponse.of(dict.fromkeys(moving, ApiError(outcome)))
+
+    topics.answers[ListPartitionReassignmentsRequest] = lambda _: (
+        ListPartitionReassignmentsResponse.of(moving)
+    )
+    topics.answers[AlterPartitionReassignmentsRequest] = alter
+    outcome = Errors.NONE
+    assert done(topics, "cancel-moves") == "2 moves cancelled"
+    assert requests == [AlterPartitionReassignmentsRequest.of(dict.fromkeys(moving))]
+    outcome = Errors.INVALID_REPLICA_ASSIGNMENT
+    with pytest.raises(RegentError, match="not cancelled: payments-0: "):
+        done(topics, "cancel-moves")
