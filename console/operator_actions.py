@@ -18,13 +18,14 @@ from typing import Final, NamedTuple, TypeAlias
 from urllib.parse import quote
 
 from regent.client.cluster_connection import Cluster
+from regent.client.controller_move import move_controller, moved
 from regent.client.controller_ref import ControllerRef, refusal
 from regent.client.wording import counted, listed
 from regent.cluster.cluster_file import BrokerEntry
 from regent.cluster.supervisor_socket import start_brokers
 from regent.console import group_operations, topic_operations
 from regent.console.cluster_view import BrokerRow, ClusterView
-from regent.console.form_numbers import partition_in
+from regent.console.form_numbers import MAX_OFFSET, number_in, partition_in
 from regent.core.errors import ApiError, Errors, RegentError
 from regent.core.model import TopicPartition
 from regent.core.protocol.messages.partitions import (
@@ -151,14 +152,13 @@ def _start(cluster: Cluster, fields: Fields) -> str:
     return f"broker {target} serves as process {started['pid']}"
 
 
-def _move_controller(cluster: Cluster, _fields: Fields) -> str:
+def _move_controller(cluster: Cluster, fields: Fields) -> str:
+    text = fields.get("to", "").strip()
+    broker_id = number_in(text, MAX_OFFSET)
+    if text and broker_id is None:
+        raise OperationError(f"{text!r} is not the id of a broker")
     with cluster.admin() as admin:
-        old = admin.read_controller()
-        if old is None or old.is_of_kraft:
-            raise OperationError("there is no controller that can be moved")
-        if not admin.depose_controller(old):
-            raise OperationError("another broker has become the controller meanwhile")
-    return f"broker {old.broker_id} (epoch {old.controller_epoch}) is not the controller any more"
+        return moved(*move_controller(admin, broker_id, round(_TIMEOUT_S * 1000)))
 
 
 def _elect(cluster: Cluster, _fields: Fields) -> str:
@@ -214,8 +214,9 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "start": Operation("Start", "Start broker {} again?", _start),
     "move-controller": Operation(
         "Move the controller",
-        "Depose the controller? The brokers elect the next one.",
+        "Make another broker the controller? It loads all metadata in a new epoch.",
         _move_controller,
+        (AskedField("to", "To broker; without one, the brokers elect the next one"),),
     ),
     "elect-preferred": Operation(
         "Elect preferred leaders", "Let every partition's preferred replica lead it?", _elect

@@ -168,7 +168,13 @@ def _overview(look: PageLook) -> Parts:
     drawn = [lane_drawing(lane, view.at_ms) for lane in lanes(view)]
     offers = {row.broker_id: offered(view, row) for row in view.brokers} if look.may_write else {}
     return {
-        "lanes": render("lanes.html", lanes=drawn, offers=offers, base_ms=_base_ms(view.at_ms)),
+        "lanes": render(
+            "lanes.html",
+            lanes=drawn,
+            offers=offers,
+            base_ms=_base_ms(view.at_ms),
+            may_write=look.may_write,
+        ),
         "failovers": render("failovers.html", failovers=view.failovers, view=view),
     }
 

@@ -32,7 +32,12 @@ from regent.core.errors import ApiError, Errors, RegentError
 from regent.core.model import EndPoint, ReplicaAssignment, TopicPartition
 from regent.core.ports import DeletedPartition, DeletedTopic
 from regent.core.protocol.broker import HoldDeletedLogsRequest, HoldDeletedLogsResponse
-from regent.core.protocol.controller import UndeleteTopicRequest, UndeleteTopicResponse
+from regent.core.protocol.controller import (
+    MoveControllerRequest,
+    MoveControllerResponse,
+    UndeleteTopicRequest,
+    UndeleteTopicResponse,
+)
 from regent.core.protocol.messages.configs import DescribeConfigsResponse
 from regent.core.protocol.messages.groups import (
     DescribeGroupsResponse,
@@ -53,7 +58,8 @@ from regent.core.protocol.messages.transactions import (
 )
 from regent.testing.waits import eventually, scaled
 from regent.transport.control.codec import Request
-from regent.zk.znodes import DeletedTopicZNode
+from regent.zk.client.operations import ANY_VERSION, Delete
+from regent.zk.znodes import ControllerZNode, DeletedTopicZNode
 from tests.support.fake_cluster import ADDRESS, FakeCluster, replicas, write_cluster_file
 from tests.support.memory_logs import MemoryLogs
 from tests.support.served_endpoint import BROKER, ServedEndpoint
@@ -605,6 +611,24 @@ def test_moves_are_throttled_and_all_throttles_removed(topics: FakeCluster) -> N
             done(topics, operation, rate="1000")
     assert done(topics, "resume-moves") == "the moves go on"
     assert done(topics, "unthrottle-moves") == "the throttles of 3 brokers and 1 topic are removed"
+
+
+def test_the_controller_moves_to_the_broker_that_is_named(topics: FakeCluster) -> None:
+    def take(request: Request) -> MoveControllerResponse:
+        assert request == MoveControllerRequest(1, 0)
+        topics.sessions[0].multi([Delete(ControllerZNode.PATH, ANY_VERSION)])
+        topics.elect(2)
+        return MoveControllerResponse(Errors.NONE)
+
+    topics.answers[MoveControllerRequest] = take
+    for name, problem in (("two", "not the id"), ("7", "broker 7 is not registered")):
+        with pytest.raises(RegentError, match=problem):
+            done(topics, "move-controller", to=name)
+    moved = "The controller moved from broker 0 (epoch 1) to broker 2 (epoch 2)."
+    assert done(topics, "move-controller", to="2") == moved
+    assert done(topics, "move-controller", to=" 2 ") == (
+        "The controller is broker 2 (epoch 2) already."
+    )
 
 
 def test_all_moves_in_progress_are_rolled_back(topics: FakeCluster) -> None:

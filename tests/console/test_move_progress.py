@@ -47,9 +47,7 @@ def test_each_move_has_what_is_left_its_rate_and_its_time(clock: list[float]) ->
     found = progress.look(moves, {first: {0: 50 * MB, 2: 30 * MB}, second: {0: 9 * MB, 2: 0}})
     assert found.rows[0].left == ["broker 2: 20 MB left, 2.0 MB/s, 10 s"]
     (of_broker,) = found.brokers
-    assert of_broker.sentence() == (
-        "broker 2 catches up: 2 partitions, 29 MB left, 2.0 MB/s, 14 s"
-    )
+    assert of_broker.sentence() == ("broker 2 catches up: 2 partitions, 29 MB left, 2.0 MB/s, 14 s")
     page = render("moves.html", moves=found, problems=[], more=0, may_write=True, paused_ms=None)
     assert "20 MB left, 2.0 MB/s, 10 s" in page
     assert "/ask/cancel-moves" in page
