@@ -325,7 +325,7 @@ def test_brokers_of_other_machines_are_asked_for_their_journals(
 
 def test_the_grid_has_a_cell_for_each_partition(console: Console) -> None:
     text = browser(console).get("/partitions").text
-    assert '<div id="grid">payments ~~</div>' in text
+    assert '<div id="grid" role="grid" aria-label="Partitions by topic">payments ~~</div>' in text
 
 
 @pytest.mark.parametrize(

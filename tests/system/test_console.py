@@ -63,6 +63,11 @@ class Window:
         """Click on the first element; a part may be replaced between two calls of the driver."""
         self.driver.execute_script("document.querySelector(arguments[0]).click()", selector)
 
+    def press(self, *keys: str) -> None:
+        """Press keys, one after the other, where the focus is."""
+        for key in keys:
+            self.driver.switch_to.active_element.send_keys(key)
+
     @property
     def text(self) -> str:
         """The text that is shown; none while one page follows another."""
@@ -203,6 +208,32 @@ def test_a_page_is_left_by_the_keyboard_alone(window: Window) -> None:
         window.driver.switch_to.active_element.send_keys(Keys.TAB)
     window.driver.switch_to.active_element.send_keys(Keys.ENTER)
     window.await_text("Colour: the leader")
+
+
+def test_a_partition_is_found_and_opened_by_the_keyboard_alone(
+    cluster: RegentCluster, window: Window
+) -> None:
+    window.open("partitions")
+    window.await_text("Colour: the leader")
+    stops = "return document.querySelectorAll('#grid [tabindex=\"0\"]').length"
+    others = "return document.querySelectorAll('#grid a:not([tabindex])').length"
+    assert window.driver.execute_script(stops) == 1
+    assert window.driver.execute_script(others) == 0
+    last_link = "document.querySelector('nav a:last-of-type').focus()"
+    window.driver.execute_script(last_link)
+    window.press(Keys.TAB)
+    assert window.driver.switch_to.active_element.tag_name == "a", "the first topic"
+    names = [row.text for row in window.driver.find_elements(By.CSS_SELECTOR, "#grid a")]
+    for _ in range(names.index("payments")):
+        window.press(Keys.ARROW_DOWN)
+    window.press(Keys.END, Keys.ARROW_LEFT)
+    label = str(window.driver.switch_to.active_element.get_attribute("aria-label"))
+    leader = cluster.leader_of("payments", 1)
+    assert label == f"payments partition 1: led by broker {leader}"
+    assert window.driver.execute_script(stops) == 1
+    window.press(Keys.ENTER)
+    window.await_text("payments-1")
+    assert window.errors() == []
 
 
 def test_a_failover_is_watched_while_the_controller_is_killed(
