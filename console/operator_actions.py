@@ -23,7 +23,7 @@ from regent.client.controller_ref import ControllerRef, refusal
 from regent.client.wording import counted, listed
 from regent.cluster.cluster_file import BrokerEntry
 from regent.cluster.supervisor_socket import start_brokers
-from regent.console import group_operations, topic_operations
+from regent.console import group_operations, plan_operations, topic_operations
 from regent.console.cluster_view import BrokerRow, ClusterView
 from regent.console.form_numbers import MAX_OFFSET, number_in, partition_in
 from regent.core.errors import ApiError, Errors, RegentError
@@ -198,6 +198,8 @@ def _raise_failures(results: Mapping[TopicPartition, ApiError]) -> None:
         raise OperationError(listed(failed, 5, separator="; "))
 
 
+_PLAN_RATE: Final = AskedField("throttle", "Bytes a second of each broker; without: no limit")
+
 OPERATIONS: Final[Mapping[str, Operation]] = {
     "kill": Operation(
         "Kill", "Kill broker {} (SIGKILL)? Others take over what it leads; it stays dead.", _kill
@@ -233,6 +235,32 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         " deleted. A plan that a command executes begins them again: pause the moves or end it"
         " first.",
         group_operations.cancel_all,
+        page="/moves",
+    ),
+    "execute-plan": Operation(
+        "Execute the plan",
+        "Execute plan {}, or go on with it?",
+        plan_operations.execute,
+        (_PLAN_RATE,),
+        "/moves",
+    ),
+    "roll-back-plan": Operation(
+        "Roll the plan back",
+        "Roll plan {} back? Its moves in flight are cancelled, and what it has moved moves back.",
+        plan_operations.roll_back,
+        (_PLAN_RATE,),
+        "/moves",
+    ),
+    "pause-plan": Operation(
+        "Pause the plan",
+        "Let what executes plan {} begin no more moves? Those in flight end.",
+        plan_operations.pause,
+        page="/moves",
+    ),
+    "resume-plan": Operation(
+        "Resume the plan",
+        "Let what executes plan {} go on? If nothing executes it, execute it instead.",
+        plan_operations.resume,
         page="/moves",
     ),
     "throttle-moves": Operation(

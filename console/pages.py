@@ -37,6 +37,7 @@ from regent.console.form_numbers import MAX_PARTITION, number_in
 from regent.console.inquiries import Answers, BrokerQuestions
 from regent.console.move_progress import MoveProgress
 from regent.console.operator_actions import offered
+from regent.console.plan_operations import PlanStandings, plans_folder
 from regent.console.record_browser import FORMS, SHOWN, STARTS, RecordQuery, read_records
 from regent.console.reports import FOLDER, find_reports, json_lines, read_report
 from regent.core.errors import RegentError
@@ -71,13 +72,15 @@ class PageMemory:
 
     paces: LagPaces = field(default_factory=lambda: LagPaces(_FORGET_S))
     moves: MoveProgress = field(default_factory=MoveProgress)
+    plans: PlanStandings = field(default_factory=PlanStandings)
 
 
 @dataclass(frozen=True, slots=True)
 class PageLook:
     """What a page is made of: the view, the cluster for questions, and the query of the address.
 
-    ``reports``: the folder that the command line names. ``memory``: what pages showed before.
+    ``reports``, ``plans``: the folders that the command line names. ``memory``: what pages showed
+    before.
     """
 
     view: ClusterView
@@ -85,6 +88,7 @@ class PageLook:
     arguments: Mapping[str, str] = field(default_factory=dict)
     may_write: bool = False
     reports: Path | None = None
+    plans: Path | None = None
     memory: PageMemory = field(default_factory=PageMemory)
 
     @property
@@ -405,6 +409,7 @@ def _groups(look: PageLook) -> Parts:
 def _moves(look: PageLook) -> Parts:
     if look.cluster.bootstrap:
         return {"moves": render("problem.html", problem=_NEEDS_ZOOKEEPER)}
+    folder = plans_folder(look.cluster, look.plans)
     moving = [p for p in look.view.table.partitions if p.assignment.is_being_reassigned]
     shown, more = moving[:_MOVES_SHOWN], len(moving) - _MOVES_SHOWN
     topics: dict[str, list[DescribedPartition]] = {}
@@ -419,7 +424,13 @@ def _moves(look: PageLook) -> Parts:
             more=more,
             may_write=look.may_write,
             paused_ms=look.view.moves_paused_ms,
-        )
+        ),
+        "plans": render(
+            "plans.html",
+            plans=look.memory.plans.look(look.cluster, folder),
+            folder=folder,
+            may_write=look.may_write,
+        ),
     }
 
 

@@ -13,16 +13,20 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from confluent_kafka import Producer
 from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
+from regent.client.moves import Move
+from regent.client.plan_directory import write_plan
 from regent.cluster.console_child import address_with
 from regent.config.threads import NamedThread
 from regent.console.operator_actions import CHANGES_FILE
 from regent.console.pages import MENU
+from regent.core.model import TopicPartition
 from regent.testing.regent_cluster import RegentCluster
 from regent.testing.waits import eventually, scaled
 
@@ -233,6 +237,35 @@ def test_a_partition_is_found_and_opened_by_the_keyboard_alone(
     assert window.driver.execute_script(stops) == 1
     window.press(Keys.ENTER)
     window.await_text("payments-1")
+    assert window.errors() == []
+
+
+def test_a_plan_is_executed_slowly_watched_and_rolled_back(
+    cluster: RegentCluster, window: Window
+) -> None:
+    first, second, _ = cluster.brokers
+    cluster.create_topic_on("large", [(first,)])
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    for _ in range(40):
+        producer.produce("large", os.urandom(500_000))
+    assert producer.flush(scaled(20)) == 0
+    plan = cluster.data_dir / "plans" / "to-another"
+    plan.mkdir(parents=True)
+    move = Move(TopicPartition("large", 0), (first,), (second,), 20_000_000)
+    write_plan(plan, [move], {})
+    window.open("moves")
+    window.await_text("1 to move")
+    window.open("ask/execute-plan?target=to-another")
+    window.click("input[name='throttle']")
+    window.driver.find_element(By.NAME, "throttle").send_keys("100000")
+    window.click("button")
+    window.await_text(f"broker {second} catches up: 1 partition, ")
+    window.await_text("MB left, ")
+    window.open("ask/roll-back-plan?target=to-another")
+    window.click("button")
+    window.await_text("rolled back")
+    window.await_text("No partition is being reassigned")
+    assert cluster.partition_states("large")[0].leader_and_isr.isr == (first,)
     assert window.errors() == []
 
 
