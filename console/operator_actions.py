@@ -23,11 +23,13 @@ from regent.client.controller_ref import ControllerRef, refusal
 from regent.client.wording import counted, listed
 from regent.cluster.cluster_file import BrokerEntry
 from regent.cluster.supervisor_socket import start_brokers
+from regent.config.threads import NamedThread
 from regent.console import group_operations, plan_operations, topic_operations
 from regent.console.cluster_view import BrokerRow, ClusterView
 from regent.console.form_numbers import MAX_OFFSET, number_in, partition_in
 from regent.core.errors import ApiError, Errors, RegentError
 from regent.core.model import TopicPartition
+from regent.core.protocol.controller import NoteOperationRequest, NoteOperationResponse
 from regent.core.protocol.messages.partitions import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -43,6 +45,8 @@ CHANGES_FILE: Final = "console.log"
 
 _CLIENT_ID: Final = "regent-console"
 _TIMEOUT_S: Final = 30.0
+_NOTED_USER: Final = 100
+_NOTED: Final = 500  # characters; a request for the journal is small
 _START_TIMEOUT_S: Final = 600.0
 _PROC: Final = Path("/proc")
 
@@ -400,7 +404,29 @@ def perform(cluster: Cluster, name: str, fields: Fields) -> str:
         _note(cluster, name, target, f"failed: {error}")
         raise
     _note(cluster, name, target, done)
+    NamedThread(
+        _note_in_journal, "console-note", (cluster, f"{name} {target}".strip(), done)
+    ).start()
     return done
+
+
+def _note_in_journal(cluster: Cluster, what: str, done: str) -> None:
+    """Let the controller write into its journal what was done, and by whom.
+
+    There may be none now: it may be the one that was killed.
+    """
+    if cluster.bootstrap:
+        return
+    request = NoteOperationRequest(_user()[:_NOTED_USER], f"{what}: {done}"[:_NOTED])
+    try:
+        with (
+            cluster.admin() as admin,
+            ControllerRef(admin.read_controller_endpoint, client_id=_CLIENT_ID) as controller,
+        ):
+            deadline = time.monotonic() + _TIMEOUT_S
+            controller.ask_until_answered(request, NoteOperationResponse, deadline=deadline)
+    except RegentError as error:
+        logger.error("the journal does not have %s: %s", what, error)
 
 
 def _user() -> str:

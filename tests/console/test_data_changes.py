@@ -21,7 +21,7 @@ from regent.client.cluster_connection import Cluster, ClusterLocation, open_sess
 from regent.config.addresses import listening_socket
 from regent.config.settings import Settings
 from regent.config.tables.groups import GroupsConfig
-from regent.console import inquiries
+from regent.console import inquiries, operator_actions
 from regent.console.bootstrap_source import without_zookeeper
 from regent.console.browser_gate import FORM_TOKEN, BrowserGate
 from regent.console.inquiries import BrokerQuestions
@@ -35,6 +35,8 @@ from regent.core.protocol.broker import HoldDeletedLogsRequest, HoldDeletedLogsR
 from regent.core.protocol.controller import (
     MoveControllerRequest,
     MoveControllerResponse,
+    NoteOperationRequest,
+    NoteOperationResponse,
     UndeleteTopicRequest,
     UndeleteTopicResponse,
 )
@@ -611,6 +613,24 @@ def test_moves_are_throttled_and_all_throttles_removed(topics: FakeCluster) -> N
             done(topics, operation, rate="1000")
     assert done(topics, "resume-moves") == "the moves go on"
     assert done(topics, "unthrottle-moves") == "the throttles of 3 brokers and 1 topic are removed"
+
+
+def test_a_change_is_noted_in_the_journal_with_who_did_it(
+    topics: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operator_actions, "_user", lambda: "somebody")
+    noted: list[Request] = []
+
+    def note(request: Request) -> NoteOperationResponse:
+        noted.append(request)
+        return NoteOperationResponse(Errors.NONE)
+
+    topics.answers[NoteOperationRequest] = note
+    with pytest.raises(RegentError, match="Give a name"):
+        done(topics, "create-topic")
+    done(topics, "create-topic", name=TOPIC)
+    what = "create-topic: topic payments is created"
+    eventually(lambda: noted == [NoteOperationRequest("somebody", what)], "it is noted", scaled(10))
 
 
 def test_the_controller_moves_to_the_broker_that_is_named(topics: FakeCluster) -> None:

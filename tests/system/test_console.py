@@ -289,6 +289,9 @@ def test_a_failover_is_watched_while_the_controller_is_killed(
     window.await_text(f"Start broker {controller} again?")
     window.click("button")
     window.await_text("All is well")
+    window.open("journal?text=serves+as+process")
+    window.await_text(f"start {controller}: broker {controller} serves as process")
+    window.await_text("at the console")
     assert window.errors() == []
 
 
