@@ -212,6 +212,8 @@ def _message(event: ControllerEvent) -> str:
     match event:
         case events.ControlledShutdown(_, broker_id, _):
             return f"request of broker {broker_id}"
+        case events.OperationNoted(_, request):
+            return f"{request.user} at the console"
         case events.AlterPartitionReceived(_, request):
             return f"request of broker {request.broker_id}"
         case events.ControlledShutdownAbandoned(broker_id):

@@ -60,6 +60,13 @@ def is_installed() -> bool:
     metavar="FOLDER",
     help="Reports of jobs to show (.html, .json).  [default: reports in the data directory]",
 )
+@click.option(
+    "--plans",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="FOLDER",
+    help="Folder with plans of moves, as `jobs plan --out` writes.  [default: plans in the data"
+    " directory]",
+)
 @bootstrap_option
 @click.option(LISTENING_FD, type=int, hidden=True)
 @click.option("--token-file", type=click.Path(path_type=Path), hidden=True)
@@ -71,6 +78,7 @@ def console(
     port: int,
     may_write: bool,
     reports: Path | None,
+    plans: Path | None,
     listening_fd: int | None,
     token_file: Path | None,
     death_pipe_fd: int | None,
@@ -100,7 +108,11 @@ def console(
         token = new_token() if token_file is None else read_private(token_file, "a token").decode()
         own_port = listening.getsockname()[1]
         served = Console(
-            cluster, BrowserGate(token, own_port), may_write=may_write, reports=reports
+            cluster,
+            BrowserGate(token, own_port),
+            may_write=may_write,
+            reports=reports,
+            plans=plans,
         )
         server = server_of(served)
         if death_pipe_fd is not None:

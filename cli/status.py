@@ -12,20 +12,13 @@ from regent.cli.brokers import broker_json
 from regent.cli.controller import controller_json
 from regent.cli.output import Output, output_option, print_facts, print_json
 from regent.cli.watching import watch_option, watched
-from regent.client.broker_answers import (
-    answers_and_failures,
-    silence_of,
-    warnings_of,
-)
 from regent.client.cluster_connection import Cluster, ClusterNotFoundError, pass_cluster
 from regent.client.command_config import SECURITY_OF_COMMAND
-from regent.client.deletion_obstacles import deletion_obstacles
 from regent.client.group_states import group_states
 from regent.client.health import Troubles
 from regent.client.log_sizes import catching_up
-from regent.client.missing_brokers import EndsOfBrokers, remedy_of_restless, restless_brokers
+from regent.client.missing_brokers import EndsOfBrokers
 from regent.client.partitions import Topics, read_partitions
-from regent.client.slow_brokers import remedy_of_slow, slow_brokers
 from regent.client.wording import counted, listed
 from regent.cluster.cluster_file import ClusterFile
 from regent.core.errors import (
@@ -145,23 +138,17 @@ def _examine_cluster(
         described = _ask_controller(admin, troubles, health)
     found = Topics({}, (), ())
     with troubles.bad_data_is_a_reason():
-        found = _examine_partitions(admin, described, health)
+        found = _examine_partitions(admin, described, troubles, health)
     troubles.examine(admin, found, described)
     partitions = found.partitions
     with troubles.bad_data_is_a_reason():
         assigned = {replica for p in partitions for replica in p.assignment.replicas}
-        _examine_missing(admin, file, assigned, described, health)
+        _examine_missing(admin, file, assigned, described, troubles, health)
     with troubles.bad_data_is_a_reason():
         registered = admin.read_brokers().values()
         live = [broker for broker in registered if isinstance(broker, BrokerRegistration)]
-        answers, failures = answers_and_failures(live)
-        health.warnings += [*silence_of(failures), *warnings_of(answers)]
         of_live = {broker.info.broker_id: broker for broker in live}
-        slow = list(slow_brokers(of_live, described, answers))
-        health.slow_brokers = [broker_id for broker_id, _ in slow]
-        health.warnings += [f"{warning}: {remedy_of_slow()}" for _, warning in slow]
-        restless = restless_brokers(described)
-        health.warnings += [f"{warning}: {remedy_of_restless()}" for _, warning in restless]
+        health.slow_brokers = troubles.examine_answers(of_live, described)
         health.catching_up = [
             {**row._asdict(), "seconds_left": row.seconds_left, "message": row.sentence()}
             for row in catching_up(partitions, of_live)
@@ -186,6 +173,7 @@ def _examine_missing(
     file: ClusterFile | None,
     assigned: Collection[BrokerId],
     described: DescribeControllerResponse | None,
+    troubles: Troubles,
     health: Health,
 ) -> None:
     """Name the brokers that have replicas, or belong to the local cluster, but are not there."""
@@ -198,8 +186,7 @@ def _examine_missing(
     health.missing_brokers = [one.broker_id for one in found]
     health.missing = [asdict(one) for one in found]
     health.reasons[:0] = [one.sentence() for one in found]  # often the cause of the others
-    known = {*registered, *health.missing_brokers}
-    health.warnings += [one.sentence() for one in ends.recent_failures(known)]
+    troubles.note_ends(ends, {*registered, *health.missing_brokers})
 
 
 def _ask_controller(
@@ -228,7 +215,10 @@ def _named(broker: Mapping[str, object]) -> str:
 
 
 def _examine_partitions(
-    admin: ZkAdminStore, described: DescribeControllerResponse | None, health: Health
+    admin: ZkAdminStore,
+    described: DescribeControllerResponse | None,
+    troubles: Troubles,
+    health: Health,
 ) -> Topics:
     """Examine the topics that are not being deleted: those have no leaders any more."""
     registered = admin.read_brokers()
@@ -240,12 +230,8 @@ def _examine_partitions(
     behind = [p.topic_partition for p in found.partitions if p.is_under_replicated]
     health.topics = len(names)
     health.topics_being_deleted = sum(name in deleted for name in names)
-    health.topics_waiting_for_deletion = _waiting(admin, deleted & set(names), described)
-    health.warnings += [
-        f"topic {row['topic']} waits to be deleted: {row['reason']}"
-        for row in health.topics_waiting_for_deletion
-        if row["ineligible"]
-    ]
+    waiting = troubles.examine_deletions(admin, deleted & set(names), described)
+    health.topics_waiting_for_deletion = waiting
     health.partitions = len(found.partitions)
     health.partitions_being_reassigned = (
         sum(partition.assignment.is_being_reassigned for partition in found.partitions)
@@ -259,17 +245,6 @@ def _examine_partitions(
             named = listed(partitions, _NAMED_PARTITIONS)
             health.reasons.append(f"{counted(len(partitions), 'partition')} {what}: {named}")
     return found
-
-
-def _waiting(
-    admin: ZkAdminStore, topics: Collection[str], described: DescribeControllerResponse | None
-) -> list[dict[str, object]]:
-    ineligible = () if described is None else described.topics_ineligible_for_deletion
-    obstacles = deletion_obstacles(admin, sorted(topics), described)
-    return [
-        {"topic": topic, "ineligible": topic in ineligible, "reason": reason}
-        for topic, reason in obstacles.items()
-    ]
 
 
 def _placement_state(placement: Mapping[str, object] | None) -> str:

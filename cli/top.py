@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import click
 
-from regent.cli.groups_list import GroupLag, GroupLags, furthest_first, time_to_clear
+from regent.cli.groups_list import GroupLag, GroupLags, furthest_first
 from regent.cli.output import (
     Output,
     examples,
@@ -66,9 +66,7 @@ class TopScreen(NamedTuple):
                 {"id": broker_id, **row.facts(), **self.rates.get(broker_id, Rates())._asdict()}
                 for broker_id, row in self.overview.brokers.items()
             ],
-            "groups": [
-                {**row._asdict(), "seconds_to_clear": row.seconds_to_clear} for row in self.groups
-            ],
+            "groups": [row.as_json() for row in self.groups],
         }
 
 
@@ -190,5 +188,6 @@ def _cells(screen: TopScreen, broker_id: BrokerId) -> list[object]:
 
 
 def _group_cells(row: GroupLag) -> tuple[object, ...]:
-    rate = None if row.read_per_s is None else f"{row.read_per_s:.0f}"
-    return quoted(row.group), row.state, row.lag, rate, time_to_clear(row)
+    pace = row.pace
+    rate = None if pace.read_per_s is None else f"{pace.read_per_s:.0f}"
+    return quoted(row.group), row.state, pace.lag, rate, pace.time_to_clear

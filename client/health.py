@@ -1,21 +1,30 @@
-"""Why a cluster is unhealthy: the sentences that ``regent status`` and ``regent doctor`` share.
+"""Why a cluster is unhealthy: the sentences of ``status``, which ``doctor`` and the console share.
 
-Missing brokers, partitions without leaders or out of sync, deletions that wait, and what brokers
-say of themselves are not here: both commands know these, and say them in words of their own.
+Missing brokers, and partitions without leaders or out of sync, are not here: each of them knows
+these, and says them in words of its own. ``doctor`` has its own words for what brokers say of
+themselves and for deletions that wait, too.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from regent.client.broker_answers import warnings_of_kafka
+from regent.client.broker_answers import (
+    answers_and_failures,
+    silence_of,
+    warnings_of,
+    warnings_of_kafka,
+)
 from regent.client.controller_ref import ControllerRef
+from regent.client.deletion_obstacles import deletion_obstacles
+from regent.client.missing_brokers import EndsOfBrokers, remedy_of_restless, restless_brokers
 from regent.client.partitions import DescribedPartition, Topics
+from regent.client.slow_brokers import remedy_of_slow, slow_brokers
 from regent.client.wording import counted, listed
 from regent.cluster.cluster_file import ClusterFile, PlacementEntry
 from regent.config.cluster_location import numbered_folders
@@ -122,6 +131,11 @@ class Troubles:
             said = self.reasons if controller.is_silent else self.warnings
             said.append(controller.failure)
             return None
+        self.note_described(answer)
+        return answer
+
+    def note_described(self, answer: DescribeControllerResponse) -> None:
+        """Report what the controller has said."""
         software = dict(answer.software)
         self.reasons += [
             f"broker {row.broker_id}: {counted(row.number, 'replica')} offline:"
@@ -134,7 +148,6 @@ class Troubles:
             f" {row.unanswered_ms / 1000:.1f} s{row.reason and ': '}{row.reason}"
             for row in answer.unanswered
         ]
-        return answer
 
     def _examine_failures(self, admin: ZkAdminStore) -> None:
         """Report what is quarantined; an event that ended only one controller is a warning."""
@@ -185,6 +198,27 @@ class Troubles:
             self.warnings.append(f"the placement service failed: {message}")
         return {"endpoint": placement.endpoint, "state": state, "message": message}
 
+    def examine_answers(
+        self,
+        live: Mapping[BrokerId, BrokerRegistration],
+        described: DescribeControllerResponse | None,
+    ) -> list[BrokerId]:
+        """Ask the brokers what they warn of; return those that are slow.
+
+        Disks, refused producers, failed log directories and lost packets are what they warn of.
+        """
+        answers, failures = answers_and_failures(live.values())
+        self.warnings += [*silence_of(failures), *warnings_of(answers)]
+        slow = list(slow_brokers(live, described, answers))
+        self.warnings += [f"{warning}: {remedy_of_slow()}" for _, warning in slow]
+        restless = restless_brokers(described)
+        self.warnings += [f"{warning}: {remedy_of_restless()}" for _, warning in restless]
+        return [broker_id for broker_id, _ in slow]
+
+    def note_ends(self, ends: EndsOfBrokers, known: Collection[BrokerId]) -> None:
+        """Report brokers that failed in the last day, except those that are ``known``."""
+        self.warnings += [one.sentence() for one in ends.recent_failures(known)]
+
     def _examine_brokers(self, admin: ZkAdminStore) -> None:
         """Examine their settings in ZooKeeper, and the log directories of those of Kafka."""
         found = admin.read_brokers()
@@ -199,6 +233,25 @@ class Troubles:
             self.warnings += _ignored("all brokers" if of_all else f"broker {name}", unusable)
 
     # --- topics ---
+
+    def examine_deletions(
+        self,
+        admin: ZkAdminStore,
+        topics: Collection[str],
+        described: DescribeControllerResponse | None,
+    ) -> list[dict[str, object]]:
+        """Return what topics wait for that are being deleted."""
+        ineligible = () if described is None else described.topics_ineligible_for_deletion
+        obstacles = deletion_obstacles(admin, sorted(topics), described)
+        self.warnings += [
+            f"topic {topic} waits to be deleted: {reason}"
+            for topic, reason in obstacles.items()
+            if topic in ineligible
+        ]
+        return [
+            {"topic": topic, "ineligible": topic in ineligible, "reason": reason}
+            for topic, reason in obstacles.items()
+        ]
 
     def _examine_topics(
         self, admin: ZkAdminStore, found: Topics, described: DescribeControllerResponse | None
@@ -217,7 +270,12 @@ class Troubles:
                 self.warnings += _ignored(f"topic {topic}", unusable_in_topic(config))
         registered = admin.read_brokers()
         self.warnings += _on_brokers_without_replicas(found.partitions, registered)
-        waiting = [(p.topic_partition, p.waiting_reason(registered)) for p in found.partitions]
+        live = {b for b, r in registered.items() if isinstance(r, BrokerRegistration)}
+        waiting = [
+            (p.topic_partition, p.waiting_reason(registered))
+            for p in found.partitions
+            if p.leader not in live
+        ]
         self.reasons += [f"{partition} {reason}" for partition, reason in waiting if reason][
             :_NAMED_PARTITIONS
         ]
@@ -232,6 +290,38 @@ class Troubles:
             for partition, path in paths.items()
             if not any(path in reason for reason in self.reasons)
         ][:_NAMED_PARTITIONS]
+
+
+def read_troubles(
+    admin: ZkAdminStore,
+    data_dir: Path | None,
+    file: ClusterFile | None,
+    found: Topics,
+    described: DescribeControllerResponse | None,
+) -> Troubles:
+    """Return all of them; ``found`` and ``described`` were read before.
+
+    ``file`` is that of the local cluster in ``data_dir``.
+    """
+    troubles = Troubles()
+    troubles.find_controller(admin, data_dir)
+    if described is not None:
+        troubles.note_described(described)
+    deleted = admin.topics.read_topics_being_deleted()
+    kept = tuple(p for p in found.partitions if p.topic_partition.topic not in deleted)
+    with troubles.bad_data_is_a_reason():
+        troubles.examine_deletions(admin, deleted & set(admin.topics.read_topic_names()), described)
+    troubles.examine(admin, replace(found, partitions=kept), described)
+    with troubles.bad_data_is_a_reason():
+        registered = admin.read_brokers()
+        supervised = {} if file is None else file.brokers
+        assigned = {replica for p in kept for replica in p.assignment.replicas}
+        ends = EndsOfBrokers(admin.read_ends(), supervised, described)
+        troubles.note_ends(ends, {*registered, *supervised, *assigned})
+        live = {b: r for b, r in registered.items() if isinstance(r, BrokerRegistration)}
+        troubles.examine_answers(live, described)
+    troubles.examine_placement(file)
+    return troubles
 
 
 def _placement_status(service: PlacementEntry, *, timeout_s: float) -> tuple[str, str] | None:

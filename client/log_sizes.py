@@ -86,7 +86,11 @@ class CatchingUp(NamedTuple):
 
     def short(self) -> str:
         """Return the same as the cell of a table."""
-        parts = [f"{counted(self.partitions, 'partition')}, {bytes_text(self.bytes_left)} left"]
+        return f"{counted(self.partitions, 'partition')}, {self.rest()}"
+
+    def rest(self) -> str:
+        """Return the same without the number of partitions."""
+        parts = [f"{bytes_text(self.bytes_left)} left"]
         if self.bytes_per_s:
             parts.append(f"{bytes_text(self.bytes_per_s)}/s")
             seconds = self.seconds_left or 0.0

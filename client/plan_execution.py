@@ -41,6 +41,7 @@ from regent.client.move_throttle import add_throttle, remove_throttle
 from regent.client.moves import Move, ids
 from regent.client.plan_directory import (
     PAUSED,
+    ROLLING_BACK,
     THROTTLE,
     TURNED,
     ExecutablePlan,
@@ -60,10 +61,11 @@ from regent.core.protocol.messages.partitions import (
 )
 from regent.zk.stores.admin_store import ZkAdminStore
 
-PROGRESS: Final = "progress.json"
+_PROGRESS: Final = "progress.json"
 _CLIENT_ID: Final = "regent-plan"
 _FIRST_ANSWER_S: Final = 30.0  # where the command ends without an answer
 _RECONNECT_PAUSE_S: Final = 1.0
+_RECENT_S: Final = 120.0  # of a note of the speed
 _NOTE_S: Final = 10.0  # between two notes of the speed in the directory
 _LOOKS: Final = 4  # at the sizes of new replicas, before an execution gives up
 _ELECTIONS_AT_ONCE: Final = 1_000  # so that clients do not lose all their leaders at once
@@ -150,6 +152,37 @@ def command_line(name: str, plan: ExecutablePlan, address: str) -> str:
     """Return a command line for a plan."""
     directory = str(plan.directory.absolute())
     return f"{program()} {shlex.join(('jobs', 'plan', name, directory, '--zookeeper', address))}"
+
+
+def plan_status(
+    plan_dir: Path,
+    address: str,
+    *,
+    open_cluster: OpenCluster,
+    is_rollback: bool | None = None,
+) -> dict[str, Any]:
+    """Return the progress of a plan, or of its rollback if that has begun; begin nothing.
+
+    ``is_rollback`` names the direction, whatever has begun. Raises ``PlanFileError`` and
+    ``ClusterNotFoundError``.
+    """
+    plan = read_plan(plan_dir)
+    if plan.has(ROLLING_BACK) if is_rollback is None else is_rollback:
+        plan = plan.rollback
+    flight = Flight(plan.moves, cancels=plan.cancels)
+    with open_cluster(address) as admin:
+        flight.look(admin)
+    note = json.loads(plan.read(_PROGRESS) or b"{}")
+    is_recent = time.time() - note.get("at", 0.0) < _RECENT_S
+    return {
+        "plan": str(plan.directory),
+        **flight.summary(),
+        "states": {state.value: number for state, number in flight.states.items()},
+        "is_rollback": plan.is_rollback,
+        "is_paused": plan.has(PAUSED),
+        "is_throttled": plan.has(THROTTLE),
+        "seconds_left": seconds_left(flight.work, note["per_second"]) if is_recent else None,
+    }
 
 
 class _Execution:
@@ -329,7 +362,7 @@ class _Execution:
             self._next_note = time.monotonic() + _NOTE_S
             note = {"at": round(time.time()), "per_second": self._speed.per_second}
             with suppress(PlanFileError):  # the directory may be read-only
-                self._plan.leave(PROGRESS, json.dumps(note).encode())
+                self._plan.leave(_PROGRESS, json.dumps(note).encode())
 
     def _progress(self) -> str:
         flight = self._flight

@@ -52,23 +52,29 @@ def _print(text: str) -> None:
 
 
 class Speed:
-    """How fast the work that is left has become less, per second."""
+    """How fast the work that is left has become less, per second, in the last ``window_s``."""
 
-    def __init__(self) -> None:
+    def __init__(self, window_s: float = _WINDOW_S) -> None:
+        self._window_s = window_s
         self._samples: deque[tuple[float, int]] = deque()
 
     def note(self, now: float, left: int) -> None:
         """Note the work that is left at a time (monotonic seconds)."""
         if not self._samples or now - self._samples[-1][0] >= _SAMPLE_S:
             self._samples.append((now, left))
-        while self._samples[0][0] < now - _WINDOW_S:
+        while self._samples[0][0] < now - self._window_s:
             self._samples.popleft()
 
     @property
     def per_second(self) -> float:
-        """The mean of the last five minutes; 0 when it is not known."""
+        """The mean; 0 when it is not known."""
+        return self.measured or 0.0
+
+    @property
+    def measured(self) -> float | None:
+        """The mean; None when it is not known."""
         if len(self._samples) < 2:
-            return 0.0
+            return None
         (began, before), (now, left) = self._samples[0], self._samples[-1]
         return max(0.0, (before - left) / (now - began))
 

@@ -9,6 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from regent.client.health import Troubles
 from regent.client.missing_brokers import MissingBroker
 from regent.client.partitions import DescribedPartition
 from regent.client.wording import counted, listed
@@ -125,7 +126,8 @@ class ClusterView:
     ``events`` are the lines of the journals, merged by time. ``problem``: why ZooKeeper cannot be
     asked; empty if it answers. ``data_dir`` is that of a cluster on this machine.
     ``moves_paused_ms``: since when all moves are paused; None: they are not. ``silence``: that the
-    controller does not answer, and why; empty if it does.
+    controller does not answer, and why; empty if it does. ``troubles``: what ``status`` would tell;
+    None: that is being asked.
     """
 
     at_ms: float
@@ -144,6 +146,7 @@ class ClusterView:
     has_journals: bool = True
     moves_paused_ms: float | None = None
     silence: str = ""
+    troubles: Troubles | None = field(default_factory=Troubles)
 
     @property
     def controller_since_ms(self) -> float | None:
@@ -180,7 +183,16 @@ def _verdict(view: ClusterView) -> ClusterVerdict:
     if view.problem:
         where = "" if view.data_dir is None else f" --data-dir {view.data_dir}"
         return ClusterVerdict("problem", view.problem, f"{program()} cluster{where}")
-    table = view.table
+    found = _of_brokers(view) or _of_partitions(view.table) or _of_troubles(view.troubles)
+    if found is not None:
+        return found
+    live = sum(broker.is_registered for broker in view.brokers)
+    partitions_are = f"{counted(len(view.table.partitions), 'partition')}, every replica in sync"
+    sentence = f"All is well: {counted(live, 'broker')}, {partitions_are}."
+    return ClusterVerdict("ok", sentence)
+
+
+def _of_brokers(view: ClusterView) -> ClusterVerdict | None:
     if view.missing:
         sentence = "; ".join(missing.sentence() for missing in view.missing[:_NAMED])
         more = len(view.missing) - _NAMED
@@ -196,6 +208,10 @@ def _verdict(view: ClusterView) -> ClusterVerdict:
             f" {row.unanswered_ms / 1000:.1f} s{why}."
         )
         return ClusterVerdict("problem", sentence, f"{program()} doctor")
+    return None
+
+
+def _of_partitions(table: PartitionTable) -> ClusterVerdict | None:
     for partitions, what in ((table.leaderless, "no leader"), (table.behind, "too few replicas")):
         if partitions:
             has = "has" if len(partitions) == 1 else "have"
@@ -208,10 +224,23 @@ def _verdict(view: ClusterView) -> ClusterVerdict:
         return ClusterVerdict("warning", "The partitions are being read.")
     if table.unreadable:
         return ClusterVerdict("problem", _capital(table.unreadable[0]), f"{program()} doctor")
-    live = sum(broker.is_registered for broker in view.brokers)
-    partitions_are = f"{counted(len(table.partitions), 'partition')}, every replica in sync"
-    sentence = f"All is well: {counted(live, 'broker')}, {partitions_are}."
-    return ClusterVerdict("ok", sentence)
+    return None
+
+
+def _of_troubles(troubles: Troubles | None) -> ClusterVerdict | None:
+    """Return the first sentence of ``status``; most of them name the command that mends it."""
+    if troubles is None:
+        return ClusterVerdict("warning", "The brokers are being asked what they warn of.")
+    level, told = "problem", troubles.reasons
+    if not told:
+        level, told = "warning", troubles.warnings
+    if not told:
+        return None
+    if more := len(told) - 1:
+        sentence = f"{_capital(told[0])}. And {counted(more, f'more {level}')}"
+        return ClusterVerdict(level, sentence, f"{program()} status")
+    remedy = "" if f"{program()} " in told[0] else f"{program()} doctor"
+    return ClusterVerdict(level, _capital(told[0]), remedy)
 
 
 def _start(view: ClusterView) -> str:

@@ -6,12 +6,14 @@ done, in a sentence, and raises ``RegentError``.
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from regent.client.cluster_connection import Cluster
-from regent.client.flight import as_moves
+from regent.client.controller_ref import ControllerRef
+from regent.client.flight import Flight, as_moves, ongoing_reassignments
 from regent.client.move_pause import pause_moves, refuse_if_paused, resume_moves
 from regent.client.move_throttle import clear_throttles, throttled_brokers, write_throttle
 from regent.client.partitions import read_partitions
@@ -41,6 +43,8 @@ from regent.core.protocol.messages.transactions import (
 from regent.transport.kafka.api import KafkaApiKey
 
 TO: Final = "earliest|latest|offset|shift|time"
+_CLIENT_ID: Final = "regent-console"
+_TIMEOUT_S: Final = 30.0
 _EMPTY: Final = ("Empty", "Dead")
 _OFFSET_COMMIT: Final = (KafkaApiKey.OFFSET_COMMIT, 8)
 _INIT_PRODUCER_ID: Final = (KafkaApiKey.INIT_PRODUCER_ID, 3)
@@ -266,3 +270,21 @@ def resume(cluster: Cluster, _fields: Mapping[str, str]) -> str:
     """Let the moves go on at their former rates."""
     with cluster.admin() as admin:
         return "the moves go on" if resume_moves(admin) else "moves were not paused"
+
+
+def cancel_all(cluster: Cluster, _fields: Mapping[str, str]) -> str:
+    """Cancel all moves that are in progress: their former replicas stay."""
+    deadline = time.monotonic() + _TIMEOUT_S
+    with (
+        cluster.admin() as admin,
+        ControllerRef(admin.read_controller_endpoint, client_id=_CLIENT_ID) as controller,
+    ):
+        found = ongoing_reassignments(controller, None, deadline=deadline)
+        flight = Flight(list(as_moves(found).values()))
+        flight.submit_all(controller, deadline=deadline, is_cancelled=True)
+    if not found:
+        raise GroupChangeError("no partition is being reassigned")
+    if flight.refused:
+        refused = [f"{p}: {why}" for p, why in sorted(flight.refused.items())]
+        raise GroupChangeError(f"not cancelled: {listed(refused, 5, separator='; ')}")
+    return f"{counted(len(flight.in_flight), 'move')} cancelled"

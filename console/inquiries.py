@@ -7,7 +7,7 @@ the page shows what the others told. What nobody told is unknown, not empty and 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final, Generic, NamedTuple, TypeVar
@@ -16,6 +16,7 @@ from regent.client.broker_request import NoAnswerError, ask_broker
 from regent.client.cluster_connection import Cluster
 from regent.client.command_config import SECURITY_OF_COMMAND
 from regent.client.group_states import assigned_partitions
+from regent.client.lag_rates import LagPace, LagPaces
 from regent.client.partitions import DescribedPartition
 from regent.client.wording import counted, listed
 from regent.console.bootstrap_source import partitions_of, source_of
@@ -116,6 +117,22 @@ class LagRow(NamedTuple):
         return max(self.end - self.committed, 0)
 
 
+class LagSum(NamedTuple):
+    """The lag of a topic or a member of a group, in words too, and its rates."""
+
+    name: str
+    lag: str
+    pace: LagPace
+
+
+class GroupLagSums(NamedTuple):
+    """The lag of a group as a whole, by topic and by member."""
+
+    total: LagSum
+    by_topic: Sequence[LagSum]
+    by_member: Sequence[LagSum]
+
+
 class GroupRow(NamedTuple):
     """A group, its members, and how far it has read."""
 
@@ -134,14 +151,36 @@ class GroupRow(NamedTuple):
         return _sum(row.lag for row in self.rows)
 
     @property
-    def lag_by_topic(self) -> dict[str, str]:
-        """The lag of each topic."""
-        return _summed((row.topic_partition.topic, row.lag) for row in self.rows)
+    def readers(self) -> Iterator[Hashable]:
+        """What has a pace of its own: the group, and its part in each topic and of each member."""
+        yield self.group, "", ""
+        yield from ((self.group, row.topic_partition.topic, "") for row in self.rows)
+        yield from ((self.group, "", row.member) for row in self.rows)
 
-    @property
-    def lag_by_member(self) -> dict[str, str]:
-        """The lag of the partitions that each member reads."""
-        return _summed((row.member, row.lag) for row in self.rows if row.member)
+    def lags(self, paces: LagPaces) -> GroupLagSums:
+        """Return its lag as a whole, by topic and by member, with rates."""
+
+        def of(rows: Sequence[LagRow], topic: str = "", member: str = "") -> LagSum:
+            told = {
+                row.topic_partition: (row.committed, row.end)
+                for row in rows
+                if row.committed is not None and row.end is not None
+            }
+            reader, is_whole = (self.group, topic, member), len(told) == len(rows) > 0
+            pace = paces.look(reader, told, is_whole=is_whole, state=self.state)
+            return LagSum(topic or member, _sum(row.lag for row in rows), pace)
+
+        by_topic: dict[str, list[LagRow]] = defaultdict(list)
+        by_member: dict[str, list[LagRow]] = defaultdict(list)
+        for row in self.rows:
+            by_topic[row.topic_partition.topic].append(row)
+            if row.member:
+                by_member[row.member].append(row)
+        return GroupLagSums(
+            of(self.rows),
+            [of(rows, topic=name) for name, rows in sorted(by_topic.items())],
+            [of(rows, member=name) for name, rows in sorted(by_member.items())],
+        )
 
 
 class TransactionRow(NamedTuple):
@@ -167,13 +206,6 @@ class PartitionBelief(NamedTuple):
     replicas: tuple[BrokerId, ...] = ()
     controller_epoch: int | None = None
     problem: str = ""
-
-
-def _summed(rows: Iterable[tuple[str, int | None]]) -> dict[str, str]:
-    lags: dict[str, list[int | None]] = defaultdict(list)
-    for name, lag in rows:
-        lags[name].append(lag)
-    return {name: _sum(of) for name, of in sorted(lags.items())}
 
 
 def _sum(lags: Iterable[int | None]) -> str:

@@ -18,15 +18,18 @@ from typing import Final, NamedTuple, TypeAlias
 from urllib.parse import quote
 
 from regent.client.cluster_connection import Cluster
+from regent.client.controller_move import move_controller, moved
 from regent.client.controller_ref import ControllerRef, refusal
 from regent.client.wording import counted, listed
 from regent.cluster.cluster_file import BrokerEntry
 from regent.cluster.supervisor_socket import start_brokers
-from regent.console import group_operations, topic_operations
+from regent.config.threads import NamedThread
+from regent.console import group_operations, plan_operations, topic_operations
 from regent.console.cluster_view import BrokerRow, ClusterView
-from regent.console.form_numbers import partition_in
+from regent.console.form_numbers import MAX_OFFSET, number_in, partition_in
 from regent.core.errors import ApiError, Errors, RegentError
 from regent.core.model import TopicPartition
+from regent.core.protocol.controller import NoteOperationRequest, NoteOperationResponse
 from regent.core.protocol.messages.partitions import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -42,6 +45,8 @@ CHANGES_FILE: Final = "console.log"
 
 _CLIENT_ID: Final = "regent-console"
 _TIMEOUT_S: Final = 30.0
+_NOTED_USER: Final = 100
+_NOTED: Final = 500  # characters; a request for the journal is small
 _START_TIMEOUT_S: Final = 600.0
 _PROC: Final = Path("/proc")
 
@@ -151,14 +156,13 @@ def _start(cluster: Cluster, fields: Fields) -> str:
     return f"broker {target} serves as process {started['pid']}"
 
 
-def _move_controller(cluster: Cluster, _fields: Fields) -> str:
+def _move_controller(cluster: Cluster, fields: Fields) -> str:
+    text = fields.get("to", "").strip()
+    broker_id = number_in(text, MAX_OFFSET)
+    if text and broker_id is None:
+        raise OperationError(f"{text!r} is not the id of a broker")
     with cluster.admin() as admin:
-        old = admin.read_controller()
-        if old is None or old.is_of_kraft:
-            raise OperationError("there is no controller that can be moved")
-        if not admin.depose_controller(old):
-            raise OperationError("another broker has become the controller meanwhile")
-    return f"broker {old.broker_id} (epoch {old.controller_epoch}) is not the controller any more"
+        return moved(*move_controller(admin, broker_id, round(_TIMEOUT_S * 1000)))
 
 
 def _elect(cluster: Cluster, _fields: Fields) -> str:
@@ -198,6 +202,8 @@ def _raise_failures(results: Mapping[TopicPartition, ApiError]) -> None:
         raise OperationError(listed(failed, 5, separator="; "))
 
 
+_PLAN_RATE: Final = AskedField("throttle", "Bytes a second of each broker; without: no limit")
+
 OPERATIONS: Final[Mapping[str, Operation]] = {
     "kill": Operation(
         "Kill", "Kill broker {} (SIGKILL)? Others take over what it leads; it stays dead.", _kill
@@ -214,8 +220,9 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "start": Operation("Start", "Start broker {} again?", _start),
     "move-controller": Operation(
         "Move the controller",
-        "Depose the controller? The brokers elect the next one.",
+        "Make another broker the controller? It loads all metadata in a new epoch.",
         _move_controller,
+        (AskedField("to", "To broker; without one, the brokers elect the next one"),),
     ),
     "elect-preferred": Operation(
         "Elect preferred leaders", "Let every partition's preferred replica lead it?", _elect
@@ -224,6 +231,40 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         "Cancel",
         "Cancel the move of {}? Its former replicas stay, and what was copied is deleted.",
         _cancel,
+        page="/moves",
+    ),
+    "cancel-moves": Operation(
+        "Roll all moves back",
+        "Cancel all moves that are in progress? Their former replicas stay, and what was copied is"
+        " deleted. A plan that a command executes begins them again: pause the moves or end it"
+        " first.",
+        group_operations.cancel_all,
+        page="/moves",
+    ),
+    "execute-plan": Operation(
+        "Execute the plan",
+        "Execute plan {}, or go on with it?",
+        plan_operations.execute,
+        (_PLAN_RATE,),
+        "/moves",
+    ),
+    "roll-back-plan": Operation(
+        "Roll the plan back",
+        "Roll plan {} back? Its moves in flight are cancelled, and what it has moved moves back.",
+        plan_operations.roll_back,
+        (_PLAN_RATE,),
+        "/moves",
+    ),
+    "pause-plan": Operation(
+        "Pause the plan",
+        "Let what executes plan {} begin no more moves? Those in flight end.",
+        plan_operations.pause,
+        page="/moves",
+    ),
+    "resume-plan": Operation(
+        "Resume the plan",
+        "Let what executes plan {} go on? If nothing executes it, execute it instead.",
+        plan_operations.resume,
         page="/moves",
     ),
     "throttle-moves": Operation(
@@ -363,7 +404,29 @@ def perform(cluster: Cluster, name: str, fields: Fields) -> str:
         _note(cluster, name, target, f"failed: {error}")
         raise
     _note(cluster, name, target, done)
+    NamedThread(
+        _note_in_journal, "console-note", (cluster, f"{name} {target}".strip(), done)
+    ).start()
     return done
+
+
+def _note_in_journal(cluster: Cluster, what: str, done: str) -> None:
+    """Let the controller write into its journal what was done, and by whom.
+
+    There may be none now: it may be the one that was killed.
+    """
+    if cluster.bootstrap:
+        return
+    request = NoteOperationRequest(_user()[:_NOTED_USER], f"{what}: {done}"[:_NOTED])
+    try:
+        with (
+            cluster.admin() as admin,
+            ControllerRef(admin.read_controller_endpoint, client_id=_CLIENT_ID) as controller,
+        ):
+            deadline = time.monotonic() + _TIMEOUT_S
+            controller.ask_until_answered(request, NoteOperationResponse, deadline=deadline)
+    except RegentError as error:
+        logger.error("the journal does not have %s: %s", what, error)
 
 
 def _user() -> str:

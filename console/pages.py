@@ -18,6 +18,8 @@ from markupsafe import Markup
 
 from regent.client.cluster_connection import Cluster
 from regent.client.doctor.diagnosis import TITLES, diagnose
+from regent.client.lag_rates import LagPaces
+from regent.client.partitions import DescribedPartition
 from regent.client.wording import counted
 from regent.config.command_line import program
 from regent.console.cluster_view import (
@@ -32,8 +34,10 @@ from regent.console.cluster_view import (
 )
 from regent.console.design_replay import BROKERS, PARTITIONS, REPLAYS, dots_of
 from regent.console.form_numbers import MAX_PARTITION, number_in
-from regent.console.inquiries import BrokerQuestions
+from regent.console.inquiries import Answers, BrokerQuestions
+from regent.console.move_progress import MoveProgress
 from regent.console.operator_actions import offered
+from regent.console.plan_operations import PlanStandings, plans_folder
 from regent.console.record_browser import FORMS, SHOWN, STARTS, RecordQuery, read_records
 from regent.console.reports import FOLDER, find_reports, json_lines, read_report
 from regent.core.errors import RegentError
@@ -53,6 +57,7 @@ _JOURNAL_LINES: Final = 300
 _TOPICS_A_PAGE: Final = 200
 _GROUPS_WATCHED_S: Final = 6.0  # a page must not take much longer
 _MOVES_SHOWN: Final = 500
+_FORGET_S: Final = 30.0  # after the last page that showed groups
 _LANE_HEIGHT: Final = 28.0
 _TICK_FULL_MS: Final = 100.0  # an answer that took so long is as high as the lane
 
@@ -62,10 +67,20 @@ class PageNotFoundError(RegentError):
 
 
 @dataclass(frozen=True, slots=True)
+class PageMemory:
+    """What pages showed before: rates come from two looks."""
+
+    paces: LagPaces = field(default_factory=lambda: LagPaces(_FORGET_S))
+    moves: MoveProgress = field(default_factory=MoveProgress)
+    plans: PlanStandings = field(default_factory=PlanStandings)
+
+
+@dataclass(frozen=True, slots=True)
 class PageLook:
     """What a page is made of: the view, the cluster for questions, and the query of the address.
 
-    ``reports``: the folder that the command line names.
+    ``reports``, ``plans``: the folders that the command line names. ``memory``: what pages showed
+    before.
     """
 
     view: ClusterView
@@ -73,6 +88,8 @@ class PageLook:
     arguments: Mapping[str, str] = field(default_factory=dict)
     may_write: bool = False
     reports: Path | None = None
+    plans: Path | None = None
+    memory: PageMemory = field(default_factory=PageMemory)
 
     @property
     def reports_folder(self) -> Path | None:
@@ -117,6 +134,10 @@ def _bytes(number: int) -> str:
     return ""
 
 
+def _rate(per_s: float | None) -> str:
+    return "-" if per_s is None else f"{per_s:.0f}"
+
+
 def _ids(brokers: Any) -> str:
     return ", ".join(map(str, brokers)) or "none"
 
@@ -130,6 +151,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {"moment": _moment, "clock": _clock, "bytes": _bytes, "ids": _ids}
+    environment.filters |= {"rate": _rate}
     environment.globals |= {"counted": counted, "program": program()}
     return environment
 
@@ -150,7 +172,13 @@ def _overview(look: PageLook) -> Parts:
     drawn = [lane_drawing(lane, view.at_ms) for lane in lanes(view)]
     offers = {row.broker_id: offered(view, row) for row in view.brokers} if look.may_write else {}
     return {
-        "lanes": render("lanes.html", lanes=drawn, offers=offers, base_ms=_base_ms(view.at_ms)),
+        "lanes": render(
+            "lanes.html",
+            lanes=drawn,
+            offers=offers,
+            base_ms=_base_ms(view.at_ms),
+            may_write=look.may_write,
+        ),
         "failovers": render("failovers.html", failovers=view.failovers, view=view),
     }
 
@@ -361,10 +389,11 @@ def _one_of(choices: tuple[str, ...], given: str) -> str:
 def _groups(look: PageLook) -> Parts:
     questions = _questions(look)
     groups, transactions = questions.groups(), questions.transactions()
+    look.memory.paces.keep({reader for group in groups.found for reader in group.readers})
     return {
         "groups": render(
             "groups.html",
-            groups=groups.found,
+            groups=[(group, group.lags(look.memory.paces)) for group in groups.found],
             problems=groups.problems,
             may_write=look.may_write,
         ),
@@ -380,13 +409,28 @@ def _groups(look: PageLook) -> Parts:
 def _moves(look: PageLook) -> Parts:
     if look.cluster.bootstrap:
         return {"moves": render("problem.html", problem=_NEEDS_ZOOKEEPER)}
+    folder = plans_folder(look.cluster, look.plans)
     moving = [p for p in look.view.table.partitions if p.assignment.is_being_reassigned]
     shown, more = moving[:_MOVES_SHOWN], len(moving) - _MOVES_SHOWN
-    paused_ms, may_write = look.view.moves_paused_ms, look.may_write
+    topics: dict[str, list[DescribedPartition]] = {}
+    for partition in shown:
+        topics.setdefault(partition.topic_partition.topic, []).append(partition)
+    sizes = _questions(look).sizes(topics) if shown else Answers({})
     return {
         "moves": render(
-            "moves.html", moving=shown, more=more, may_write=may_write, paused_ms=paused_ms
-        )
+            "moves.html",
+            moves=look.memory.moves.look(shown, sizes.found),
+            problems=sizes.problems,
+            more=more,
+            may_write=look.may_write,
+            paused_ms=look.view.moves_paused_ms,
+        ),
+        "plans": render(
+            "plans.html",
+            plans=look.memory.plans.look(look.cluster, folder),
+            folder=folder,
+            may_write=look.may_write,
+        ),
     }
 
 
@@ -432,7 +476,7 @@ PAGES: Final[Mapping[str, ConsolePage]] = {
     "partitions": ConsolePage("Partitions", _partitions),
     "topics": ConsolePage("Topics", _topics, every_s=5.0),
     "groups": ConsolePage("Groups", _groups, every_s=2.0),
-    "moves": ConsolePage("Moves", _moves),
+    "moves": ConsolePage("Moves", _moves, every_s=2.0),
     "doctor": ConsolePage("Doctor", _doctor, every_s=0.0),
     "journal": ConsolePage("Journal", _journal, needs_partitions=False),
     "reports": ConsolePage("Reports", _reports, every_s=0.0, needs_partitions=False),

@@ -1,11 +1,12 @@
 """Collects what the pages show, while somebody looks at one of them.
 
-Four threads ask. The quick one reads the journals, ``cluster.json``, ``/controller`` and
+Five threads ask. The quick one reads the journals, ``cluster.json``, ``/controller`` and
 ``/brokers/ids`` ten times a second; when brokers have gone, it reads the states of the partitions
 that they led until these have leaders. The slow one reads all partitions every few seconds, and
 again and again after a change of brokers or of the controller, of which the quick one tells it. The
-third asks the controller, and the fourth the brokers for their journals if those are on other
-machines: these may not answer. Without a page all wait, and no session with
+third asks the controller, the fourth finds what ``status`` would tell, and the fifth asks the
+brokers for their journals if those are on other machines: these may not get answers. Without a page
+all wait, and no session with
 ZooKeeper is open. ``view`` is replaced as a whole, so that any thread may read it.
 """
 
@@ -22,9 +23,10 @@ from typing import Any, Final
 
 from regent.client.cluster_connection import Cluster
 from regent.client.controller_ref import ControllerRef, batches
+from regent.client.health import Troubles, read_troubles
 from regent.client.journals import EventsError, Journals
 from regent.client.missing_brokers import EndsOfBrokers, MissingBroker
-from regent.client.partitions import DescribedPartition
+from regent.client.partitions import DescribedPartition, Topics
 from regent.cluster.cluster_file import BrokerEntry, ClusterFile
 from regent.console.bootstrap_source import BootstrapSource, partitions_of, source_of
 from regent.console.cluster_view import (
@@ -65,6 +67,7 @@ _END_S: Final = 2.0
 _CLOCK_S: Final = 1.0
 _REDRAW_S: Final = 30.0
 _ASK_CONTROLLER_S: Final = 1.0
+_TROUBLES_S: Final = 2.0  # as often as status --watch
 _NO_TABLE: Final = PartitionTable()
 _UNSETTLED_S: Final = 3.0  # how long leaders may change after a change of brokers
 _REST: Final = 1.5  # after a read of the partitions, in units of its own time
@@ -100,6 +103,7 @@ class ViewCollector:
         self._table = PartitionTable()
         self._described: DescribeControllerResponse | None = None
         self._silence = ""  # why the controller sent no answer; empty: it did, or nobody knows
+        self._troubles = Troubles() if cluster.bootstrap else None
         self._is_complete = False  # whether the partitions were read since somebody looks
         self._is_changed = True  # whether the failovers must be found again
         self._told_at = 0.0
@@ -115,6 +119,7 @@ class ViewCollector:
         }
         if not self._cluster.bootstrap:
             rounds["console-asking"] = self._ask_controller
+            rounds["console-troubles"] = self._find_troubles
             if self._cluster.data_dir is None:
                 rounds["console-journals"] = self._follow_far_journals
         self._threads = [
@@ -324,6 +329,23 @@ class ViewCollector:
                 self._silence = controller.failure if controller.is_silent else ""
                 self._end.wait(_SLOW_S)
 
+    def _find_troubles(self, admin: ZkAdminStore) -> None:
+        """Find what ``status`` would tell, until nobody looks; not while leaders are being read."""
+        self._troubles = None
+        while self._is_wanted and not self._end.is_set():
+            if not self._is_complete or self._adopts():
+                self._end.wait(POLL_S)
+                continue
+            began, table = time.monotonic(), self._table
+            found = Topics({}, table.partitions, table.unreadable)
+            file = self._cluster.file
+            self._troubles = read_troubles(
+                admin, self._cluster.data_dir, file, found, self._described
+            )
+            self._look_now.set()
+            spent_s = time.monotonic() - began
+            self._end.wait(max(_TROUBLES_S - spent_s, spent_s * _REST))
+
     # --- one look ---
 
     def _look(self, source: ZkAdminStore | BootstrapSource) -> ClusterView:
@@ -358,6 +380,7 @@ class ViewCollector:
             has_journals,
             self._moves_paused_ms,
             self._silence,
+            self._troubles,
         )
 
     def _note_change(self, rows: tuple[BrokerRow, ...], epoch: int) -> None:

@@ -35,12 +35,14 @@ from regent.console.pages import (
     STATIC,
     ConsolePage,
     PageLook,
+    PageMemory,
     PageNotFoundError,
     Parts,
     parts_of,
     render,
     whole,
 )
+from regent.console.plan_operations import FOLDER, plans_folder
 from regent.console.reports import FRAMED_HEADERS, read_report
 from regent.console.view_collector import ViewCollector
 from regent.core.errors import RegentError
@@ -57,7 +59,7 @@ _MAX_FORM_BYTES: Final = 16 * 1024
 class Console:
     """The console of one cluster. ``may_write``: it offers what changes the cluster.
 
-    ``reports``: a folder of reports, None: that of a cluster on this machine.
+    ``reports``, ``plans``: folders, None: those of a cluster on this machine.
     """
 
     def __init__(
@@ -67,8 +69,10 @@ class Console:
         *,
         may_write: bool = False,
         reports: Path | None = None,
+        plans: Path | None = None,
     ) -> None:
         self._reports = reports
+        self._plans = plans
         self._cluster = cluster
         self._gate = gate
         self._may_write = may_write
@@ -76,6 +80,7 @@ class Console:
         self._changes = 0
         self._has_changed = asyncio.Event()
         self._stopping = False
+        self._memory = PageMemory()
         self.collector = ViewCollector(cluster, self._on_change)
         routes = [
             Route("/", self._page, name="overview"),
@@ -112,7 +117,8 @@ class Console:
             if page.needs_partitions
             else self.collector.current(_OVERVIEW_WAITS_S)
         )
-        look = PageLook(view, self._cluster, arguments, self._may_write, self._reports)
+        of_console = self._may_write, self._reports, self._plans, self._memory
+        look = PageLook(view, self._cluster, arguments, *of_console)
         return parts_of(page, look), look
 
     async def _report_file(self, request: Request) -> Response:
@@ -219,9 +225,12 @@ class Console:
             return _refused(*refusal)
         try:
             fields = OPERATIONS[name].fields_of(form)
+            if (folder := plans_folder(self._cluster, self._plans)) is not None:
+                fields[FOLDER] = str(folder)  # of this process, never of the form
             await run_in_threadpool(perform, self._cluster, name, fields)
         except RegentError as error:
             return _refused(409, str(error))
+        self._memory.plans.forget()
         self.collector.refresh()
         return RedirectResponse(OPERATIONS[name].page_after(fields["target"]), status_code=303)
 

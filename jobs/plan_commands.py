@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import shlex
-import time
 from pathlib import Path
 from typing import Any, Final
 
 import click
-import orjson
 
 from regent.client.cluster_connection import Cluster, pass_cluster
-from regent.client.flight import DEFAULTS, ExecutionOptions, Flight
+from regent.client.flight import DEFAULTS, ExecutionOptions
 from regent.client.moves import MoveState
 from regent.client.plan_directory import (
     PAUSED,
@@ -21,13 +19,12 @@ from regent.client.plan_directory import (
     read_plan,
 )
 from regent.client.plan_execution import (
-    PROGRESS,
-    OpenCluster,
     PlanIncompleteError,
     clear_throttle,
     execute_plan,
+    plan_status,
 )
-from regent.client.progress_line import in_words, seconds_left
+from regent.client.progress_line import in_words
 from regent.config.command_line import program
 from regent.jobs.command import InputError, cluster_admin, print_summary
 from regent.jobs.files import is_remote, local_path
@@ -90,7 +87,7 @@ def execute_command(cluster: Cluster, /, plan: Path, *, dry_run: bool, **options
     """Execute a plan, or show its progress."""
     address = _address(cluster, plan)
     if dry_run:
-        status = plan_status(plan, address, is_rollback=False)
+        status = plan_status(plan, address, is_rollback=False, open_cluster=cluster_admin)
         print_summary({"job": "plan execute", **status, "dry_run": True})
     else:
         _run(plan, address, options, is_rollback=False)
@@ -149,7 +146,7 @@ def unthrottle_command(cluster: Cluster, plan: Path) -> None:
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")
 def status_command(cluster: Cluster, plan: Path, output: str) -> None:
     """Show how far a plan has come."""
-    status = plan_status(plan, _address(cluster, plan))
+    status = plan_status(plan, _address(cluster, plan), open_cluster=cluster_admin)
     if output == "json":
         print_summary(status)
         return
@@ -165,37 +162,6 @@ def status_command(cluster: Cluster, plan: Path, output: str) -> None:
     ]
     notes.append((in_words(status["seconds_left"]), status["seconds_left"] is not None))
     click.echo("".join(f"{note}\n" for note, holds in notes if holds), nl=False)
-
-
-def plan_status(
-    plan_dir: Path,
-    address: str,
-    *,
-    is_rollback: bool | None = None,
-    open_cluster: OpenCluster = cluster_admin,
-) -> dict[str, Any]:
-    """Return the progress of a plan, or of its rollback if that has begun; begin nothing.
-
-    ``is_rollback`` names the direction, whatever has begun. Raises ``PlanFileError`` and
-    ``ClusterNotFoundError``.
-    """
-    plan = read_plan(plan_dir)
-    if plan.has(ROLLING_BACK) if is_rollback is None else is_rollback:
-        plan = plan.rollback
-    flight = Flight(plan.moves, cancels=plan.cancels)
-    with open_cluster(address) as admin:
-        flight.look(admin)
-    note = orjson.loads(plan.read(PROGRESS) or b"{}")
-    is_recent = time.time() - note.get("at", 0.0) < _RECENT_S
-    return {
-        "plan": str(plan.directory),
-        **flight.summary(),
-        "states": {state.value: number for state, number in flight.states.items()},
-        "is_rollback": plan.is_rollback,
-        "is_paused": plan.has(PAUSED),
-        "is_throttled": plan.has(THROTTLE),
-        "seconds_left": seconds_left(flight.work, note["per_second"]) if is_recent else None,
-    }
 
 
 def _address(cluster: Cluster, plan: Path) -> str:

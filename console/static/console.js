@@ -23,7 +23,9 @@ function drawCells(row) {
   while (box.childElementCount > cells.length) box.lastElementChild.remove();
   const more = document.createDocumentFragment();
   for (let n = box.childElementCount; n < cells.length; n++) {
-    more.append(document.createElement("i"));
+    const cell = document.createElement("i");
+    cell.setAttribute("role", "gridcell");
+    more.append(cell);
   }
   box.append(more);
   let cell = box.firstElementChild;
@@ -31,6 +33,7 @@ function drawCells(row) {
     if (row.drawn[n] !== cells[n]) cell.className = classes(cells[n]);
   }
   row.drawn = cells;
+  if (reached && reached.parentElement === box) nameCell(reached);
 }
 
 const nearness = new IntersectionObserver(
@@ -51,13 +54,18 @@ function setRow(topic, cells) {
     const element = document.createElement("section");
     element.id = `grid-${topic}`;
     element.className = "grid-row";
+    element.setAttribute("role", "row");
+    const name = document.createElement("span");
+    name.setAttribute("role", "rowheader");
     const link = document.createElement("a");
     link.href = `/topic?name=${encodeURIComponent(topic)}`;
     link.textContent = topic;
+    link.tabIndex = -1;
+    name.append(link);
     const box = document.createElement("span");
     box.className = "cells";
-    element.append(link, box);
-    row = { element, box, cells: "", drawn: "", isNear: false };
+    element.append(name, box);
+    row = { element, link, box, cells: "", drawn: "", isNear: false };
     const last = grid.lastElementChild;
     const next = last && last.id > element.id ? [...grid.children].find((e) => e.id > element.id) : null;
     grid.insertBefore(element, next);
@@ -66,6 +74,83 @@ function setRow(topic, cells) {
   }
   row.cells = cells;
   drawCells(row);
+}
+
+// --- the grid by keyboard: Tab reaches one link or cell of it, arrows move, Enter opens ---
+
+let reached = null;
+
+function topicOf(element) {
+  return element.closest("section").id.slice("grid-".length);
+}
+
+function numberOf(cell) {
+  return [...cell.parentElement.children].indexOf(cell);
+}
+
+function nameCell(cell) { // for screen readers
+  const [topic, number] = [topicOf(cell), numberOf(cell)];
+  const [colour, isBehind] = classes(rows.get(topic).cells[number]).split(" ");
+  const dots = document.querySelectorAll(`#legend .${colour}[data-broker]`);
+  const brokers = [...dots].map((dot) => dot.dataset.broker).join(" or ");
+  const leader = colour === "none" ? "no leader" : `led by broker ${brokers}`;
+  const label = `${topic} partition ${number}: ${leader}${isBehind ? ", replicas out of sync" : ""}`;
+  cell.setAttribute("aria-label", label);
+}
+
+function reach(element) {
+  if (reached && reached !== element) {
+    reached.tabIndex = -1;
+    reached.removeAttribute("aria-label");
+  }
+  reached = element;
+  reached.tabIndex = 0;
+  if (reached.localName === "i") nameCell(reached);
+}
+
+function stayReachable() { // what Tab reached may have gone
+  if (!grid || (reached && reached.isConnected)) return;
+  const link = grid.querySelector("a");
+  if (link) reach(link);
+}
+
+function placesOf(section) {
+  const row = section && rows.get(topicOf(section));
+  if (!row) return [];
+  row.isNear = true;
+  drawCells(row);
+  return [row.link, ...row.box.children];
+}
+
+function moveTo(event) {
+  const section = event.target.closest("section");
+  const places = placesOf(section);
+  const at = places.indexOf(event.target);
+  const inRow = (other) => other[Math.min(at, other.length - 1)];
+  switch (event.key) {
+    case "ArrowRight": return places[at + 1];
+    case "ArrowLeft": return places[at - 1];
+    case "Home": return places[0];
+    case "End": return places.at(-1);
+    case "ArrowDown": return inRow(placesOf(section.nextElementSibling));
+    case "ArrowUp": return inRow(placesOf(section.previousElementSibling));
+  }
+}
+
+function openCell(cell) {
+  location.href = `/partition?topic=${encodeURIComponent(topicOf(cell))}&partition=${numberOf(cell)}`;
+}
+
+if (grid) {
+  grid.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.altKey || event.metaKey || !event.target.closest("section")) return;
+    if (event.key === "Enter" && event.target.localName === "i") openCell(event.target);
+    const place = moveTo(event);
+    if (!place) return;
+    event.preventDefault();
+    reach(place);
+    place.focus();
+  });
 }
 
 function removePart(id) {
@@ -80,6 +165,7 @@ if (grid) {
     const space = line.lastIndexOf(" ");
     setRow(line.slice(0, space), line.slice(space + 1));
   }
+  stayReachable();
 }
 
 // --- parts ---
@@ -135,6 +221,7 @@ function follow() {
     ahead = said.now_ms - Date.now();
     for (const id of said.is_whole ? idsBut(said.parts) : said.gone) removePart(id);
     for (const [id, html] of Object.entries(said.parts)) replace(id, html);
+    stayReachable();
     draw();
   };
   window.addEventListener("pagehide", () => source.close());
@@ -142,10 +229,7 @@ function follow() {
 
 document.addEventListener("click", (event) => {
   const cell = event.target.closest(".cells i");
-  if (!cell) return;
-  const topic = cell.closest("section").id.slice("grid-".length);
-  const number = [...cell.parentElement.children].indexOf(cell);
-  location.href = `/partition?topic=${encodeURIComponent(topic)}&partition=${number}`;
+  if (cell) openCell(cell);
 });
 
 if (document.body.dataset.live === "yes") follow();

@@ -62,6 +62,7 @@ from regent.core.controller.events import (
     LogDirEventNotification,
     LookAgain,
     MoveController,
+    OperationNoted,
     PartitionModifications,
     PartitionReassignmentIsrChange,
     PreferredReplicaElection,
@@ -104,7 +105,11 @@ from regent.core.errors import (
 from regent.core.model import NO_SUSPECTS, BrokerId, BrokerInfo, SuspectReplicas
 from regent.core.ports import ControllerEpoch, ControllerStore, TopicIds
 from regent.core.protocol.control import ControlHeader
-from regent.core.protocol.controller import ControllerResponse, MoveControllerResponse
+from regent.core.protocol.controller import (
+    ControllerResponse,
+    MoveControllerResponse,
+    NoteOperationResponse,
+)
 
 MAX_RESIGNATION_BACKOFF_MS = 60_000
 
@@ -285,6 +290,9 @@ class Controller:
                 self._deletions.on_topic_deletion()
             case UndeleteTopic(request_id, request):
                 self._reply(request_id, self._deletions.deleted.undelete(request))
+            case OperationNoted(request_id, request):
+                self._services.outbox.note("%s", request.done)
+                self._reply(request_id, NoteOperationResponse(Errors.NONE))
             case ZkPartitionReassignment():
                 self._reassignments.on_zk_reassignment()
             case PartitionReassignmentIsrChange(topic_partition):

@@ -27,6 +27,7 @@ from regent.core.protocol.controller import (
     AlterPartitionResponse,
     ControlledShutdownResponse,
     MoveControllerResponse,
+    NoteOperationResponse,
     UndeleteTopicResponse,
 )
 from regent.core.protocol.messages.partitions import (
@@ -237,6 +238,8 @@ def error_response(event: ControllerEvent, error: Errors | None = None) -> SendR
             return SendResponse(request_id, MoveControllerResponse(code))
         case events.UndeleteTopic(request_id):
             return SendResponse(request_id, UndeleteTopicResponse(code))
+        case events.OperationNoted(request_id):
+            return SendResponse(request_id, NoteOperationResponse(code))
         case events.AlterPartitionReceived(request_id):
             return SendResponse(request_id, AlterPartitionResponse(code))
         case events.ReplicaLeaderElection(request_id):

@@ -27,6 +27,7 @@ from regent.core.protocol.controller import (
     ControllerRequest,
     DescribeControllerRequest,
     MoveControllerRequest,
+    NoteOperationRequest,
     UndeleteTopicRequest,
 )
 from regent.core.protocol.messages.partitions import (
@@ -130,6 +131,14 @@ class UndeleteTopic:
 
     request_id: RequestId
     request: UndeleteTopicRequest
+
+
+@dataclass(frozen=True, slots=True)
+class OperationNoted:
+    """An operator has changed something; the journal shall say what, and who it was."""
+
+    request_id: RequestId
+    request: NoteOperationRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,6 +406,7 @@ ControllerEvent: TypeAlias = (
     | Resign
     | MoveController
     | UndeleteTopic
+    | OperationNoted
     | StandAgain
     | BrokerChange
     | BrokerModifications
@@ -470,6 +480,7 @@ _IDEMPOTENT_TRIGGERS = (
 _ABOUT_ONE_OF_MANY = (
     MoveController,
     UndeleteTopic,
+    OperationNoted,
     BrokerModifications,
     PartitionModifications,
     TopicUncleanLeaderElectionEnable,
@@ -532,6 +543,8 @@ def event_of(request: ControllerRequest, request_id: RequestId) -> ControllerEve
             return MoveController(request_id, controller_epoch, epoch_zk_version)
         case UndeleteTopicRequest():
             return UndeleteTopic(request_id, request)
+        case NoteOperationRequest():
+            return OperationNoted(request_id, request)
         case AlterPartitionRequest():
             return AlterPartitionReceived(request_id, request)
         case ElectLeadersRequest():

@@ -125,6 +125,7 @@ _STATES: dict[type[ControllerEvent], ControllerState] = {
     events.AdvertisedListenersChanged: ControllerState.BROKER_CHANGE,
     events.Resign: ControllerState.CONTROLLER_CHANGE,
     events.MoveController: ControllerState.CONTROLLER_CHANGE,
+    events.OperationNoted: ControllerState.CONTROLLER_CHANGE,
     events.StandAgain: ControllerState.CONTROLLER_CHANGE,
     events.BrokerChange: ControllerState.BROKER_CHANGE,
     events.BrokerModifications: ControllerState.BROKER_CHANGE,

@@ -251,9 +251,25 @@ class UndeleteTopicResponse:
     problem: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class NoteOperationRequest:
+    """Asks the controller to write into its journal what an operator has done, and who it was."""
+
+    user: str
+    done: str
+
+
+@dataclass(frozen=True, slots=True)
+class NoteOperationResponse:
+    """An inactive controller answers NOT_CONTROLLER."""
+
+    error_code: Errors
+
+
 ControllerRequest: TypeAlias = (
     ControlledShutdownRequest
     | MoveControllerRequest
+    | NoteOperationRequest
     | UndeleteTopicRequest
     | DescribeControllerRequest
     | AwaitBrokersRequest
@@ -263,6 +279,7 @@ ControllerRequest: TypeAlias = (
 ControllerResponse: TypeAlias = (
     ControlledShutdownResponse
     | MoveControllerResponse
+    | NoteOperationResponse
     | UndeleteTopicResponse
     | DescribeControllerResponse
     | AwaitBrokersResponse

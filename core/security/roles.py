@@ -71,6 +71,7 @@ SENDERS: Final[Mapping[ApiKey, Sender]] = {
     ApiKey.MOVE_CONTROLLER: Sender.OPERATOR,
     ApiKey.HOLD_DELETED_LOGS: Sender.OPERATOR,
     ApiKey.UNDELETE_TOPIC: Sender.OPERATOR,
+    ApiKey.NOTE_OPERATION: Sender.OPERATOR,
 }
 """Who may send each request; a test fails for an API without a row."""
 

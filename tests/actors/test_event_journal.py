@@ -35,6 +35,7 @@ from regent.core.protocol.control import (
 )
 from regent.core.protocol.controller import (
     AlterPartitionRequest,
+    NoteOperationRequest,
 )
 from regent.core.protocol.messages.partitions import (
     ElectionType,
@@ -292,6 +293,10 @@ def test_a_disk_failure_loses_lines_and_is_reported_once(
         (events.ChannelOverflowed(4, HEADER), "channel of broker 4 is full"),
         (events.BrokerUnusable(4, HEADER, "it is too old"), "broker 4 takes no requests"),
         (events.ControlRequestFailed(4, HEADER), "error of broker 4"),
+        (
+            events.OperationNoted(1, NoteOperationRequest("somebody", "did it")),
+            "somebody at the console",
+        ),
         (events.TopicDeletion(), "/admin/delete_topics"),
         (events.ZkPartitionReassignment(), "/admin/reassign_partitions"),
         (events.PreferredReplicaElection(), "/admin/preferred_replica_election"),

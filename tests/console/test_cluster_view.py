@@ -6,8 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from regent.client import lag_rates
+from regent.client.health import Troubles
+from regent.client.lag_rates import LagPaces
 from regent.client.missing_brokers import MissingBroker
 from regent.client.partitions import DescribedPartition
+from regent.config.command_line import program
 from regent.console.cluster_view import (
     BrokerRow,
     ClusterView,
@@ -20,7 +26,8 @@ from regent.console.cluster_view import (
     recent_failovers,
     verdict,
 )
-from regent.console.inquiries import GroupRow, LagRow
+from regent.console.inquiries import GroupLagSums, GroupRow, LagRow
+from regent.console.pages import render
 from regent.core.model import (
     NO_LEADER,
     LeaderAndIsr,
@@ -121,6 +128,27 @@ def test_partitions_that_are_not_read_yet_are_not_called_well() -> None:
     assert found.sentence == "The partitions are being read."
 
 
+def test_what_status_warns_of_is_the_verdict_when_nothing_is_worse() -> None:
+    slow = f"broker 2 answers slowly: `{program()} brokers list -o wide` shows the others, too"
+    disk = "broker 1: the disk is full"
+    warned = replace(HEALTHY, troubles=Troubles(warnings=[slow]))
+    assert verdict(warned) == ("warning", slow.replace("broker", "Broker", 1), "")
+    several = verdict(replace(HEALTHY, troubles=Troubles(warnings=[disk, slow])))
+    assert several == (
+        "warning",
+        "Broker 1: the disk is full. And 1 more warning",
+        f"{program()} status",
+    )
+    refused = verdict(replace(HEALTHY, troubles=Troubles(["refused"], [slow])))
+    assert refused == ("problem", "Refused", f"{program()} doctor")
+    behind = replace(warned, table=table(partition(T0, 0, (0, 1))))
+    assert verdict(behind).sentence == "1 partition has too few replicas in sync: t-0."
+
+
+def test_a_cluster_whose_brokers_have_not_been_asked_yet_is_not_called_well() -> None:
+    assert verdict(replace(HEALTHY, troubles=None)).level == "warning"
+
+
 # --- lanes ----------------------------------------------------------------------------------------
 
 
@@ -199,6 +227,47 @@ def test_the_lag_is_summed_by_topic_and_by_member() -> None:
     rows = (LagRow(T0, 3, 10, "a"), LagRow(T1, None, 5, "a"), LagRow(T1, 9, 8, ""))
     group = GroupRow("g", "Stable", 0, ("a",), rows)
     some = "7 and unknown in 1 partition"
-    assert (group.lag, group.lag_by_topic, group.lag_by_member) == (some, {"t": some}, {"a": some})
+    lags = group.lags(LagPaces())
+    assert [(sum.name, sum.lag) for sum in (*lags.by_topic, *lags.by_member)] == [
+        ("t", some),
+        ("a", some),
+    ]
+    assert group.lag == lags.total.lag == some
+    assert lags.total.pace.lag is None
     assert group._replace(rows=rows[:1]).lag == "7"
     assert group._replace(rows=rows[1:2]).lag == "unknown in 1 partition"
+
+
+def test_each_topic_and_each_member_has_its_rate_and_its_time_to_clear(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s, paces, u0 = [100.0], LagPaces(30.0), TopicPartition("u", 0)
+    monkeypatch.setattr(lag_rates, "monotonic", lambda: now_s[0])
+
+    def look(t_read: int, u_read: int) -> GroupLagSums:
+        rows = (LagRow(T0, t_read, 110, "a"), LagRow(u0, u_read, 300, "b"))
+        return GroupRow("g", "Stable", 0, ("a", "b"), rows).lags(paces)
+
+    look(0, 0)
+    now_s[0] += 10
+    found = look(100, 0)
+    shown = [
+        (sum.name, sum.lag, sum.pace.read_per_s, sum.pace.time_to_clear)
+        for sum in (found.total, *found.by_topic, *found.by_member)
+    ]
+    assert shown == [
+        ("", "310", 10.0, "31 s"),
+        ("t", "10", 10.0, "1 s"),
+        ("u", "300", 0.0, "never at this rate"),
+        ("a", "10", 10.0, "1 s"),
+        ("b", "300", 0.0, "never at this rate"),
+    ]
+    page = render(
+        "groups.html",
+        groups=[(GroupRow("g", "Stable", 0, (), ()), found)],
+        problems=[],
+        may_write=False,
+    )
+    assert "never at this rate" in page
+    now_s[0] += 31
+    assert look(110, 0).total.pace.read_per_s is None, "what was seen so long ago is no measure"

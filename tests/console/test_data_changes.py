@@ -21,18 +21,25 @@ from regent.client.cluster_connection import Cluster, ClusterLocation, open_sess
 from regent.config.addresses import listening_socket
 from regent.config.settings import Settings
 from regent.config.tables.groups import GroupsConfig
-from regent.console import inquiries
+from regent.console import inquiries, operator_actions
 from regent.console.bootstrap_source import without_zookeeper
 from regent.console.browser_gate import FORM_TOKEN, BrowserGate
 from regent.console.inquiries import BrokerQuestions
 from regent.console.operator_actions import CHANGES_FILE, OPERATIONS, perform
 from regent.console.record_browser import RecordQuery, RecordsError, read_records, shown_bytes
 from regent.console.web_server import Console
-from regent.core.errors import Errors, RegentError
+from regent.core.errors import ApiError, Errors, RegentError
 from regent.core.model import EndPoint, ReplicaAssignment, TopicPartition
 from regent.core.ports import DeletedPartition, DeletedTopic
 from regent.core.protocol.broker import HoldDeletedLogsRequest, HoldDeletedLogsResponse
-from regent.core.protocol.controller import UndeleteTopicRequest, UndeleteTopicResponse
+from regent.core.protocol.controller import (
+    MoveControllerRequest,
+    MoveControllerResponse,
+    NoteOperationRequest,
+    NoteOperationResponse,
+    UndeleteTopicRequest,
+    UndeleteTopicResponse,
+)
 from regent.core.protocol.messages.configs import DescribeConfigsResponse
 from regent.core.protocol.messages.groups import (
     DescribeGroupsResponse,
@@ -41,13 +48,20 @@ from regent.core.protocol.messages.groups import (
 )
 from regent.core.protocol.messages.log_dirs import DescribeLogDirsResponse
 from regent.core.protocol.messages.offsets import ListOffsetsResponse
+from regent.core.protocol.messages.partitions import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
 from regent.core.protocol.messages.transactions import (
     DescribeTransactionsResponse,
     ListTransactionsResponse,
 )
 from regent.testing.waits import eventually, scaled
 from regent.transport.control.codec import Request
-from regent.zk.znodes import DeletedTopicZNode
+from regent.zk.client.operations import ANY_VERSION, Delete
+from regent.zk.znodes import ControllerZNode, DeletedTopicZNode
 from tests.support.fake_cluster import ADDRESS, FakeCluster, replicas, write_cluster_file
 from tests.support.memory_logs import MemoryLogs
 from tests.support.served_endpoint import BROKER, ServedEndpoint
@@ -599,3 +613,62 @@ def test_moves_are_throttled_and_all_throttles_removed(topics: FakeCluster) -> N
             done(topics, operation, rate="1000")
     assert done(topics, "resume-moves") == "the moves go on"
     assert done(topics, "unthrottle-moves") == "the throttles of 3 brokers and 1 topic are removed"
+
+
+def test_a_change_is_noted_in_the_journal_with_who_did_it(
+    topics: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operator_actions, "_user", lambda: "somebody")
+    noted: list[Request] = []
+
+    def note(request: Request) -> NoteOperationResponse:
+        noted.append(request)
+        return NoteOperationResponse(Errors.NONE)
+
+    topics.answers[NoteOperationRequest] = note
+    with pytest.raises(RegentError, match="Give a name"):
+        done(topics, "create-topic")
+    done(topics, "create-topic", name=TOPIC)
+    what = "create-topic: topic payments is created"
+    eventually(lambda: noted == [NoteOperationRequest("somebody", what)], "it is noted", scaled(10))
+
+
+def test_the_controller_moves_to_the_broker_that_is_named(topics: FakeCluster) -> None:
+    def take(request: Request) -> MoveControllerResponse:
+        assert request == MoveControllerRequest(1, 0)
+        topics.sessions[0].multi([Delete(ControllerZNode.PATH, ANY_VERSION)])
+        topics.elect(2)
+        return MoveControllerResponse(Errors.NONE)
+
+    topics.answers[MoveControllerRequest] = take
+    for name, problem in (("two", "not the id"), ("7", "broker 7 is not registered")):
+        with pytest.raises(RegentError, match=problem):
+            done(topics, "move-controller", to=name)
+    moved = "The controller moved from broker 0 (epoch 1) to broker 2 (epoch 2)."
+    assert done(topics, "move-controller", to="2") == moved
+    assert done(topics, "move-controller", to=" 2 ") == (
+        "The controller is broker 2 (epoch 2) already."
+    )
+
+
+def test_all_moves_in_progress_are_rolled_back(topics: FakeCluster) -> None:
+    with pytest.raises(RegentError, match="no partition is being reassigned"):
+        done(topics, "cancel-moves")
+    moving = {TopicPartition(TOPIC, n): ReplicaAssignment((2, 0, 1), (2,), (1,)) for n in range(2)}
+    requests: list[AlterPartitionReassignmentsRequest] = []
+
+    def alter(request: Request) -> AlterPartitionReassignmentsResponse:
+        assert isinstance(request, AlterPartitionReassignmentsRequest)
+        requests.append(request)
+        return AlterPartitionReassignmentsResponse.of(dict.fromkeys(moving, ApiError(outcome)))
+
+    topics.answers[ListPartitionReassignmentsRequest] = lambda _: (
+        ListPartitionReassignmentsResponse.of(moving)
+    )
+    topics.answers[AlterPartitionReassignmentsRequest] = alter
+    outcome = Errors.NONE
+    assert done(topics, "cancel-moves") == "2 moves cancelled"
+    assert requests == [AlterPartitionReassignmentsRequest.of(dict.fromkeys(moving))]
+    outcome = Errors.INVALID_REPLICA_ASSIGNMENT
+    with pytest.raises(RegentError, match="not cancelled: payments-0: "):
+        done(topics, "cancel-moves")

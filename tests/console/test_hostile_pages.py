@@ -15,6 +15,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from regent.client.cluster_connection import Cluster, ClusterLocation
+from regent.client.lag_rates import LagPaces
 from regent.cluster.console_child import TOKEN
 from regent.console import web_server
 from regent.console.browser_gate import FORM_TOKEN, BrowserGate
@@ -232,7 +233,8 @@ def test_what_cannot_be_understood_is_told_and_not_repeated_unescaped(
 
 def test_groups_members_and_transactions_are_escaped() -> None:
     rows = (LagRow(TopicPartition(EVIL, 0), 1, 2, EVIL),)
-    groups = [GroupRow(EVIL, EVIL, 0, (EVIL,), rows)]
+    group = GroupRow(EVIL, EVIL, 0, (EVIL,), rows)
+    groups = [(group, group.lags(LagPaces()))]
     html = render("groups.html", groups=groups, problems=[EVIL], may_write=True)
     html += render("problem.html", problem=EVIL)
     html += render("refused.html", status=409, reason=EVIL)

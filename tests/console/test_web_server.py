@@ -17,19 +17,24 @@ import pytest
 from starlette.testclient import TestClient
 
 from regent.client.cluster_connection import Cluster, ClusterLocation
+from regent.client.lag_rates import LagPaces
 from regent.client.partitions import Topics
 from regent.cluster.console_child import TOKEN
 from regent.config.addresses import listening_socket
 from regent.console import operator_actions, view_collector, web_server
 from regent.console.bootstrap_source import partitions_of
 from regent.console.browser_gate import FORM_TOKEN, HEADERS, BrowserGate
-from regent.console.cluster_view import grid, verdict
+from regent.console.cluster_view import ClusterVerdict, grid, verdict
 from regent.console.inquiries import GroupRow, LagRow
 from regent.console.pages import MENU, render
 from regent.console.web_server import Console, server_of
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
-from regent.core.protocol.broker import DescribeEventsRequest
+from regent.core.protocol.broker import (
+    DescribeEventsRequest,
+    DescribeMetadataRequest,
+    DescribeMetadataResponse,
+)
 from regent.core.protocol.controller import DescribeControllerRequest
 from regent.storage.journal_reader import read_part
 from regent.testing.waits import eventually, scaled
@@ -320,7 +325,7 @@ def test_brokers_of_other_machines_are_asked_for_their_journals(
 
 def test_the_grid_has_a_cell_for_each_partition(console: Console) -> None:
     text = browser(console).get("/partitions").text
-    assert '<div id="grid">payments ~~</div>' in text
+    assert '<div id="grid" role="grid" aria-label="Partitions by topic">payments ~~</div>' in text
 
 
 @pytest.mark.parametrize(
@@ -400,10 +405,37 @@ def test_a_controller_that_does_not_answer_is_a_problem_until_it_answers(
         eventually(lambda: said().startswith("All is well"), "it is well again")
 
 
+def test_the_top_line_has_what_status_warns_of_until_it_is_mended(
+    cluster: FakeCluster, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(view_collector, "_TROUBLES_S", 0.1)
+    for number in range(2):
+        cluster.put_state(TopicPartition("payments", number), 1, (0, 1, 2))
+
+    def warn(_: Request) -> Response:
+        warnings = ("/data is 96 % full: free some of it",)
+        return DescribeMetadataResponse(Errors.NONE, 0, "RunningAsBroker", 0, 1, warnings=warnings)
+
+    cluster.answers[DescribeMetadataRequest] = warn
+
+    def said() -> ClusterVerdict:
+        return verdict(console.collector.current())
+
+    with console.collector.watched():
+        eventually(lambda: "96 % full" in said().sentence, "the full disk is told")
+        status = cluster.run("status", "--zookeeper", ADDRESS, "-o", "json").stdout
+        warned = json.loads(status)["warnings"]
+        assert said().level == "warning"
+        assert said().sentence.lower().startswith(warned[0].lower())
+        del cluster.answers[DescribeMetadataRequest]
+        eventually(lambda: said().sentence.startswith("All is well"), "it is mended")
+
+
 def test_names_that_others_choose_are_escaped() -> None:
     evil = "<script>alert(1)</script>"
     rows = (LagRow(TopicPartition("t", 0), 1, 2, evil),)
-    groups = [GroupRow(evil, evil, 0, (evil,), rows)]
+    group = GroupRow(evil, evil, 0, (evil,), rows)
+    groups = [(group, group.lags(LagPaces()))]
     html = render("groups.html", groups=groups, problems=[evil], may_write=True)
     assert "<script" not in html
     assert "&lt;script&gt;" in html

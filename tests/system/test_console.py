@@ -13,16 +13,20 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from confluent_kafka import Producer
 from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
+from regent.client.moves import Move
+from regent.client.plan_directory import write_plan
 from regent.cluster.console_child import address_with
 from regent.config.threads import NamedThread
 from regent.console.operator_actions import CHANGES_FILE
 from regent.console.pages import MENU
+from regent.core.model import TopicPartition
 from regent.testing.regent_cluster import RegentCluster
 from regent.testing.waits import eventually, scaled
 
@@ -62,6 +66,11 @@ class Window:
     def click(self, selector: str) -> None:
         """Click on the first element; a part may be replaced between two calls of the driver."""
         self.driver.execute_script("document.querySelector(arguments[0]).click()", selector)
+
+    def press(self, *keys: str) -> None:
+        """Press keys, one after the other, where the focus is."""
+        for key in keys:
+            self.driver.switch_to.active_element.send_keys(key)
 
     @property
     def text(self) -> str:
@@ -205,6 +214,61 @@ def test_a_page_is_left_by_the_keyboard_alone(window: Window) -> None:
     window.await_text("Colour: the leader")
 
 
+def test_a_partition_is_found_and_opened_by_the_keyboard_alone(
+    cluster: RegentCluster, window: Window
+) -> None:
+    window.open("partitions")
+    window.await_text("Colour: the leader")
+    stops = "return document.querySelectorAll('#grid [tabindex=\"0\"]').length"
+    others = "return document.querySelectorAll('#grid a:not([tabindex])').length"
+    assert window.driver.execute_script(stops) == 1
+    assert window.driver.execute_script(others) == 0
+    last_link = "document.querySelector('nav a:last-of-type').focus()"
+    window.driver.execute_script(last_link)
+    window.press(Keys.TAB)
+    assert window.driver.switch_to.active_element.tag_name == "a", "the first topic"
+    names = [row.text for row in window.driver.find_elements(By.CSS_SELECTOR, "#grid a")]
+    for _ in range(names.index("payments")):
+        window.press(Keys.ARROW_DOWN)
+    window.press(Keys.END, Keys.ARROW_LEFT)
+    label = str(window.driver.switch_to.active_element.get_attribute("aria-label"))
+    leader = cluster.leader_of("payments", 1)
+    assert label == f"payments partition 1: led by broker {leader}"
+    assert window.driver.execute_script(stops) == 1
+    window.press(Keys.ENTER)
+    window.await_text("payments-1")
+    assert window.errors() == []
+
+
+def test_a_plan_is_executed_slowly_watched_and_rolled_back(
+    cluster: RegentCluster, window: Window
+) -> None:
+    first, second, _ = cluster.brokers
+    cluster.create_topic_on("large", [(first,)])
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    for _ in range(40):
+        producer.produce("large", os.urandom(500_000))
+    assert producer.flush(scaled(20)) == 0
+    plan = cluster.data_dir / "plans" / "to-another"
+    plan.mkdir(parents=True)
+    move = Move(TopicPartition("large", 0), (first,), (second,), 20_000_000)
+    write_plan(plan, [move], {})
+    window.open("moves")
+    window.await_text("1 to move")
+    window.open("ask/execute-plan?target=to-another")
+    window.click("input[name='throttle']")
+    window.driver.find_element(By.NAME, "throttle").send_keys("100000")
+    window.click("button")
+    window.await_text(f"broker {second} catches up: 1 partition, ")
+    window.await_text("MB left, ")
+    window.open("ask/roll-back-plan?target=to-another")
+    window.click("button")
+    window.await_text("rolled back")
+    window.await_text("No partition is being reassigned")
+    assert cluster.partition_states("large")[0].leader_and_isr.isr == (first,)
+    assert window.errors() == []
+
+
 def test_a_failover_is_watched_while_the_controller_is_killed(
     cluster: RegentCluster, window: Window
 ) -> None:
@@ -225,6 +289,9 @@ def test_a_failover_is_watched_while_the_controller_is_killed(
     window.await_text(f"Start broker {controller} again?")
     window.click("button")
     window.await_text("All is well")
+    window.open("journal?text=serves+as+process")
+    window.await_text(f"start {controller}: broker {controller} serves as process")
+    window.await_text("at the console")
     assert window.errors() == []
 
 

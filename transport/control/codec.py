@@ -130,6 +130,9 @@ _APIS: Final[Mapping[ApiKey, _Api]] = {
     ApiKey.UNDELETE_TOPIC: _Api(
         controller.UndeleteTopicRequest, controller.UndeleteTopicResponse, _TOPICS
     ),
+    ApiKey.NOTE_OPERATION: _Api(
+        controller.NoteOperationRequest, controller.NoteOperationResponse, _SMALL
+    ),
     ApiKey.PLACE_TOPICS: _Api(placement.PlaceTopicsRequest, placement.PlaceTopicsResponse, _TOPICS),
     ApiKey.PLACEMENT_STATUS: _Api(
         placement.PlacementStatusRequest, placement.PlacementStatusResponse, _SMALL

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from regent.client.flight import ExecutionOptions
-from regent.client.plan_execution import PlanIncompleteError, execute_plan
+from regent.client.plan_execution import PlanIncompleteError, execute_plan, plan_status
 from regent.core.errors import Errors, RegentError, SessionExpiredError
 from regent.core.model import ReplicaAssignment, TopicPartition
 from regent.jobs.command import run_job
-from regent.jobs.plan_commands import execute_command, plan_status
+from regent.jobs.plan_commands import execute_command
 from regent.testing.waits import TIMEOUT_S, eventually, scaled
 from regent.zk.client.operations import ConnectionLossError
 from regent.zk.codecs.admin_znodes import MovesPause

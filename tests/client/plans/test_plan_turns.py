@@ -9,10 +9,9 @@ import pytest
 
 from regent.client.flight import ExecutionOptions
 from regent.client.plan_directory import PlanLock
-from regent.client.plan_execution import execute_plan
+from regent.client.plan_execution import execute_plan, plan_status
 from regent.core.errors import RegentError
 from regent.core.model import ReplicaAssignment, TopicPartition
-from regent.jobs.plan_commands import plan_status
 from regent.zk.codecs.admin_znodes import MovesPause
 from regent.zk.znodes import MovesPauseZNode
 from tests.support.fake_cluster import ADDRESS, FakeCluster

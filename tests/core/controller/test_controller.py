@@ -38,6 +38,7 @@ from regent.core.controller.events import (
     LeaderAndIsrResponseReceived,
     ListPartitionReassignments,
     MoveController,
+    OperationNoted,
     PartitionModifications,
     Reelect,
     RegisterBrokerAndReelect,
@@ -68,6 +69,8 @@ from regent.core.protocol.control import (
 from regent.core.protocol.controller import (
     ControlledShutdownResponse,
     MoveControllerResponse,
+    NoteOperationRequest,
+    NoteOperationResponse,
 )
 from regent.core.protocol.messages.partitions import (
     ListPartitionReassignmentsRequest,
@@ -551,6 +554,20 @@ def test_recorded_changes_are_the_last_effect_and_are_limited(
     first, second = changes.changes[:2]
     assert first == "wide: new topic"
     assert second == PartitionCreated(TopicPartition("wide", 0), LeaderAndIsr(1, (1, 2)))
+
+
+def test_what_an_operator_has_done_is_a_change_for_the_journal_of_the_active_controller_alone(
+    world: World, active: Candidate
+) -> None:
+    other = Candidate(world, 1)
+    other.start()
+    noted = OperationNoted(7, NoteOperationRequest("somebody", "kill 3: 100 % dead"))
+    assert active.handle(noted) == [
+        SendResponse(7, NoteOperationResponse(Errors.NONE)),
+        RecordChanges(1, ("kill 3: 100 % dead",), 1),
+    ]
+    refused = SendResponse(7, NoteOperationResponse(Errors.NOT_CONTROLLER))
+    assert other.handle(noted) == [refused]
 
 
 # --- responses of brokers -------------------------------------------------------------------------

@@ -39,6 +39,7 @@ from regent.core.protocol.control import (
 )
 from regent.core.protocol.controller import (
     AlterPartitionRequest,
+    NoteOperationRequest,
     UndeleteTopicRequest,
 )
 from regent.core.protocol.messages.partitions import (
@@ -160,6 +161,7 @@ VALUES: dict[str, Any] = {
     "endpoints": (EndPoint("PLAINTEXT", "elsewhere", 1),),
 }
 REQUESTS: dict[type, dict[str, Any]] = {
+    events.OperationNoted: {"request": NoteOperationRequest("somebody", "did it")},
     events.UndeleteTopic: {"request": UndeleteTopicRequest("evil", topic_id(66), 1, ())},
     events.AlterPartitionReceived: {"request": AlterPartitionRequest(1, 1, ())},
     events.ReplicaLeaderElection: {"request": ElectLeadersRequest.of(ElectionType.PREFERRED, ())},
