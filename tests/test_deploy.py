@@ -96,6 +96,17 @@ def test_the_parts_of_the_statefulset_belong_together() -> None:
     assert [row["name"] for row in container["volumeMounts"]] == [claim["metadata"]["name"]]
 
 
+def test_kubernetes_does_not_open_the_files_of_a_broker_to_its_group() -> None:
+    brokers = documents("kubernetes/brokers.yaml")[2]
+    pod = brokers["spec"]["template"]["spec"]
+    assert pod["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch"
+    (container,) = pod["containers"]
+    (mount,) = container["volumeMounts"]
+    words = shlex.split(container["args"][0])
+    data_dir = Path(words[words.index("--data-dir") + 1])
+    assert Path(mount["mountPath"]) in data_dir.parents, "a start changes the mode of this folder"
+
+
 def test_each_broker_of_compose_has_its_own_id_address_and_data() -> None:
     (compose,) = documents("compose.yaml")
     services = {n: s for n, s in compose["services"].items() if n.startswith("broker")}
