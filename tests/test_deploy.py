@@ -128,9 +128,28 @@ def test_the_image_shows_the_default_ports() -> None:
     assert f"127.0.0.1:{PORTS['metrics']}/health" in text
 
 
-def test_the_unit_waits_for_a_controlled_shutdown() -> None:
-    text = (DEPLOY / "regent-broker.service").read_text()
-    found = re.search(r"^TimeoutStopSec=([0-9]+)$", text, re.MULTILINE)
+def test_all_wait_for_the_longest_controlled_shutdown() -> None:
+    unit = (DEPLOY / "regent-broker.service").read_text()
+    found = re.search(r"^TimeoutStopSec=([0-9]+)$", unit, re.MULTILINE)
     assert found is not None
-    tries, pause_ms = 3, 5_000
-    assert int(found[1]) * 1_000 > tries * pause_ms + BrokerConfig.controlled_shutdown_timeout_ms
+    (compose,) = documents("compose.yaml")
+    pod = documents("kubernetes/brokers.yaml")[2]["spec"]["template"]["spec"]
+    one, tries = BrokerConfig, BrokerConfig.controlled_shutdown_max_retries
+    asking_s = tries * one.controlled_shutdown_timeout_ms / 1_000
+    pauses_s = (tries - 1) * one.controlled_shutdown_retry_backoff_ms / 1_000
+    closing_s = 120  # its parts end, and its logs are written
+    for given_s in (int(found[1]), pod["terminationGracePeriodSeconds"]):
+        assert given_s >= asking_s + pauses_s + closing_s
+    for name, service in compose["services"].items():
+        if name.startswith("broker"):
+            assert service["stop_grace_period"] == f"{int(found[1]) // 60}m"
+
+
+def test_what_compose_runs_comes_back_with_its_data() -> None:
+    (compose,) = documents("compose.yaml")
+    kept = {"zookeeper": {"/data", "/datalog"}}
+    for name, service in compose["services"].items():
+        assert service["restart"] == "unless-stopped"
+        volumes = dict(volume.split(":") for volume in service["volumes"])
+        assert volumes.keys() <= compose["volumes"].keys()
+        assert set(volumes.values()) == kept.get(name, {"/var/lib/regent"})
