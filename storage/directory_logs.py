@@ -93,6 +93,7 @@ class DirectoryLogs:
         self.deleted = DeletedLogs(directory.path, self.strays, settings.wall_clock_ms)
         self.futures = FutureLogs(directory, settings.wall_clock_ms, self._create, self._add)
         self.found: set[TopicPartition] = set()
+        self.loaded: set[TopicPartition] = set()
         self.replaced: set[TopicPartition] = set()
         self._settings = settings
         self.checkpoints = DirectoryCheckpoints(
@@ -198,6 +199,8 @@ class DirectoryLogs:
                 return loaded, read_topic_id(path)
             except BadDataError:  # incomplete after a crash; the first LeaderAndIsr sets the id
                 return loaded, None
+            finally:
+                self.loaded.add(topic_partition)
 
         topic_partitions = sorted({*self.found, *self.futures.found})
         cut: dict[TopicPartition, int] = {}

@@ -126,6 +126,7 @@ def test_the_image_shows_the_default_ports() -> None:
     assert exposed is not None
     assert [int(port) for port in exposed[1].split()] == list(PORTS.values())
     assert f"127.0.0.1:{PORTS['metrics']}/health" in text
+    assert "HEALTHCHECK --start-period=" in text
 
 
 def test_all_wait_for_the_longest_controlled_shutdown() -> None:
