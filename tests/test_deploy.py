@@ -154,3 +154,11 @@ def test_what_compose_runs_comes_back_with_its_data() -> None:
         volumes = dict(volume.split(":") for volume in service["volumes"])
         assert volumes.keys() <= compose["volumes"].keys()
         assert set(volumes.values()) == kept.get(name, {"/var/lib/regent"})
+
+
+def test_docs_and_commands_name_the_unit() -> None:
+    root = DEPLOY.parent
+    files = (*root.glob("*.md"), *root.glob("docs/*.md"), *root.glob("cli/*.py"))
+    text = "\n".join(path.read_text() for path in files)
+    named = set(re.findall(r"systemctl\s+(?:start|stop|restart|enable)\s+(regent[\w@.-]*)", text))
+    assert {name.removesuffix(".service") for name in named} == {"regent-broker"}
