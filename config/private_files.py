@@ -50,8 +50,7 @@ def close_directory(directory: Path) -> None:
 def read_private(path: Path, what: str) -> bytes:
     """Return the contents of a file that other users must not read; ``what`` is in it.
 
-    Raises ``RegentError``, which names the file and the remedy. A file of root that only the group
-    of this process may read is private too: so Kubernetes gives secrets to a process.
+    Raises ``RegentError``, which names the file and the remedy.
     """
     try:
         with path.open("rb") as file:
@@ -59,7 +58,7 @@ def read_private(path: Path, what: str) -> bytes:
             content = file.read()
     except OSError as error:
         raise RegentError(f"{path}, with {what}, cannot be read: {error.strerror}") from None
-    if found.st_mode & _OF_OTHERS and not _is_of_roots_group(found):
+    if is_open_to_others(found):
         raise RegentError(
             f"{path} has mode {stat.S_IMODE(found.st_mode):04o}, so other users may read {what} in"
             f" it: make it private with `chmod 600 {path}`"
@@ -67,9 +66,12 @@ def read_private(path: Path, what: str) -> bytes:
     return content
 
 
-def _is_of_roots_group(found: os.stat_result) -> bool:
-    """Whether root lets the group of this process read a file, and nobody else."""
-    groups = {os.getegid(), *os.getgroups()}
+def is_open_to_others(found: os.stat_result) -> bool:
+    """Whether other users have a right to a file with a secret.
+
+    Root may let the group of this process read it: so Kubernetes gives secrets to a process.
+    """
     others = stat.S_IMODE(found.st_mode) & _OF_OTHERS
     is_given_by_root = found.st_uid == 0 and os.geteuid() != 0
-    return is_given_by_root and found.st_gid in groups and others == stat.S_IRGRP
+    is_of_our_group = found.st_gid in {os.getegid(), *os.getgroups()}
+    return bool(others) and not (is_given_by_root and is_of_our_group and others == stat.S_IRGRP)

@@ -33,7 +33,7 @@ from regent.core.protocol.control import (
     UpdateMetadataResponse,
 )
 from regent.core.security.acl_cache import AclCache
-from regent.storage import directory_logs
+from regent.storage.log.log_loader import load_log
 from regent.testing.waits import eventually, scaled
 from regent.transport.control.client import RequestClient, RequestFailedError
 from regent.transport.control.key_files import BROKER_SECRET, secret_at
@@ -137,13 +137,13 @@ def test_a_broker_that_loads_its_logs_is_alive_and_says_how_far_it_is(
 ) -> None:
     for number in range(3):
         (tmp_path / "log" / f"t-{number}").mkdir(parents=True)
-    goes_on, real = threading.Event(), directory_logs.load_log
+    goes_on, real = threading.Event(), load_log
 
     def slow(path: Path, *args: Any, **named: Any) -> Any:
         assert path.name != "t-1" or goes_on.wait(scaled(30))
         return real(path, *args, **named)
 
-    monkeypatch.setattr(directory_logs, "load_log", slow)
+    monkeypatch.setattr("regent.storage.directory_logs.load_log", slow)
     (port,) = free_ports(1)
     settings = on_free_ports(Settings())
     on_port = dataclasses.replace(settings.broker, metrics_port=port)

@@ -29,6 +29,7 @@ from zmq.utils import z85
 
 from regent.config.cluster_location import KEYS_DIR, KEYS_OF_COMMAND, KEYS_VARIABLE
 from regent.config.command_line import program
+from regent.config.private_files import is_open_to_others
 from regent.core.errors import RegentError
 from regent.core.security.roles import KeyOwner
 
@@ -42,7 +43,6 @@ OPERATOR: Final = "operator"
 _OPERATOR_SECRET: Final = f"{OPERATOR}.secret"
 _ALLOWED: Final = "allowed"
 _SUFFIX: Final = ".key"
-_OF_OTHERS: Final = 0o077
 _WRITABLE: Final = 0o022  # by others
 _LOOK_S: Final = 1.0  # between two looks at files that may have been changed in place
 _KEY: Final = re.compile("[0-9a-f]{64}")
@@ -73,12 +73,13 @@ def read_secret(path: Path) -> KeyPair:
     """Return the keys in a file that only its user may read; raises ``KeyFileError``."""
     try:
         with path.open(encoding="ascii") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            found = os.fstat(file.fileno())
             lines = file.read(1024).split("\n")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it has no keys"
         raise KeyFileError(f"{path}: {reason}: `{program()} keys make` makes a key") from None
-    if mode & _OF_OTHERS:
+    if is_open_to_others(found):
+        mode = stat.S_IMODE(found.st_mode)
         raise KeyFileError(
             f"{path} has mode {mode:04o}, and other users may read the secret key in it:"
             f" chmod 600 {path}, and make another key if one of them may have read it"
