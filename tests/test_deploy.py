@@ -13,9 +13,12 @@ from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
+from regent.broker.broker_process import BrokerOptions
 from regent.cli.broker import broker
-from regent.config.settings import SETTING_OPTIONS
+from regent.config.private_files import write_private
+from regent.config.settings import SETTING_OPTIONS, Settings
 from regent.config.settings_file import load_settings
 from regent.config.tables.broker import BrokerConfig
 
@@ -154,6 +157,38 @@ def test_what_compose_runs_comes_back_with_its_data() -> None:
         volumes = dict(volume.split(":") for volume in service["volumes"])
         assert volumes.keys() <= compose["volumes"].keys()
         assert set(volumes.values()) == kept.get(name, {"/var/lib/regent"})
+
+
+@pytest.mark.parametrize("has_file", [False, True])
+def test_a_broker_starts_with_what_the_unit_asks_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_file: bool
+) -> None:
+    """The shell splits words where systemd does: at blanks of ``$NAME``, not of ``${NAME}``."""
+    text = (DEPLOY / "regent-broker.service").read_text()
+    assert "\nStateDirectory=regent\n" in text
+    assert "--data-dir /var/lib/regent/" in text, "ProtectSystem=strict: nothing else is writable"
+    lines = re.findall(r"^#   ([A-Z_]+)=(.*)$", text, re.MULTILINE)
+    file = tmp_path / "broker.toml"
+    write_private(file, "[broker]\nport = 9999\n")
+    variables = {name: value.replace("/etc/regent/broker.toml", str(file)) for name, value in lines}
+    if not has_file:
+        del variables["BROKER_OPTIONS"]
+    command = re.search(r"^ExecStart=\S+/regent broker (.*)$", text, re.MULTILINE)
+    assert command is not None
+    words = command[1]
+    for name in ("BROKER_ID", "ZOOKEEPER"):
+        words = words.replace(f"${{{name}}}", variables[name])
+    words = words.replace("$BROKER_OPTIONS", variables.get("BROKER_OPTIONS", ""))
+    started = list[tuple[BrokerOptions, Settings]]()
+    monkeypatch.setattr(
+        "regent.cli.broker._start", lambda options, settings, _: started.append((options, settings))
+    )
+    of_settings = {n: v for n, v in variables.items() if n.startswith("REGENT_")}
+    result = CliRunner().invoke(broker, shlex.split(words), env=of_settings)
+    assert result.exit_code == 0, result.output
+    ((options, settings),) = started
+    assert (options.broker_id, settings.broker.host) == (0, variables["REGENT_HOST"])
+    assert settings.broker.port == (9999 if has_file else BrokerConfig.port)
 
 
 def test_docs_and_commands_name_the_unit() -> None:
