@@ -159,6 +159,10 @@ def test_what_compose_runs_comes_back_with_its_data() -> None:
         assert set(volumes.values()) == kept.get(name, {"/var/lib/regent"})
 
 
+def test_the_unit_leaves_the_guardian_of_a_dead_broker_alive() -> None:
+    assert "\nKillMode=process\n" in (DEPLOY / "regent-broker.service").read_text()
+
+
 @pytest.mark.parametrize("has_file", [False, True])
 def test_a_broker_starts_with_what_the_unit_asks_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_file: bool
