@@ -47,6 +47,23 @@ def close_directory(directory: Path) -> None:
     logger.warning("%s was open to other users of this machine: it is closed now", directory)
 
 
+def check_not_root_in(directory: Path) -> None:
+    """Raise ``RegentError`` if this is a process of root, and a directory is another user's.
+
+    What root makes there belongs to root, and the other user's processes, a broker of Kafka for
+    example, cannot open it.
+    """
+    try:
+        owner = directory.stat().st_uid
+    except OSError:  # there is none yet, or it has failed
+        return
+    if owner and os.geteuid() == 0:
+        raise RegentError(
+            f"{directory} belongs to user {owner}, who could not open what root makes in it: run"
+            f" this as that user (sudo -u '#{owner}'), or give the folder to root (chown)"
+        )
+
+
 def read_private(path: Path, what: str) -> bytes:
     """Return the contents of a file that other users must not read; ``what`` is in it.
 

@@ -182,11 +182,9 @@ class DirectoryLogs:
             path = self.futures.found.get(topic_partition) or self._path(topic_partition)
             try:
                 loaded = load_log(
-                    path,
-                    self._settings.config_of(topic_partition.topic),
+                    *(path, self._settings.config_of(topic_partition.topic)),
                     CheckpointedOffsets(
-                        starts.get(topic_partition, 0),
-                        recovery_points.get(topic_partition, 0),
+                        *(starts.get(topic_partition, 0), recovery_points.get(topic_partition, 0)),
                         cleaned.get(topic_partition, NEVER_CLEANED),
                     ),
                     was_closed_cleanly=was_closed_cleanly,

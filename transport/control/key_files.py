@@ -121,12 +121,11 @@ def _write(path: Path, text: str, *, replace: bool) -> None:
         missing = [folder for folder in path.parents if not folder.exists()]
         for folder in reversed(missing):
             folder.mkdir(mode=0o700, exist_ok=True)
+            _give_to_owner_of_parent(folder)
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
             with open(descriptor, "w", encoding="ascii") as file:
-                if os.geteuid() == 0:  # for a broker of another user, who must be able to read it
-                    owner = path.parent.stat()
-                    os.fchown(descriptor, owner.st_uid, owner.st_gid)
+                _give_to_owner_of_parent(new)
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
@@ -139,6 +138,13 @@ def _write(path: Path, text: str, *, replace: bool) -> None:
             new.unlink(missing_ok=True)
     except OSError as error:
         raise KeyFileError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def _give_to_owner_of_parent(path: Path) -> None:
+    """Let a broker of another user, for whom root works, open what root has made."""
+    if os.geteuid() == 0:
+        owner = path.parent.stat()
+        os.chown(path, owner.st_uid, owner.st_gid)
 
 
 def _check_writers(path: Path) -> None:
