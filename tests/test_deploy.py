@@ -201,3 +201,7 @@ def test_docs_and_commands_name_the_unit() -> None:
     text = "\n".join(path.read_text() for path in files)
     named = set(re.findall(r"systemctl\s+(?:start|stop|restart|enable)\s+(regent[\w@.-]*)", text))
     assert {name.removesuffix(".service") for name in named} == {"regent-broker"}
+    unit = (DEPLOY / "regent-broker.service").read_text()
+    data_dir = re.search(r" (--data-dir \S+) ", unit)
+    assert data_dir is not None
+    assert f" {data_dir[1]} " in (root / "docs" / "security.md").read_text()

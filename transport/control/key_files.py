@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 import zmq
 from zmq.utils import z85
 
-from regent.config.cluster_location import KEYS_DIR, KEYS_OF_COMMAND, KEYS_VARIABLE
+from regent.config.cluster_location import CLUSTER_FILE, KEYS_DIR, KEYS_OF_COMMAND, KEYS_VARIABLE
 from regent.config.command_line import program
 from regent.config.private_files import is_open_to_others
 from regent.core.errors import RegentError
@@ -309,6 +309,16 @@ class KeysDirectory:
         if is_new:
             self.allow(OPERATOR, keys.public)
         return keys
+
+
+def keys_folder(data_dir: Path) -> Path:
+    """Return the directory of keys of a cluster, or of a broker without the setting ``keys_dir``.
+
+    A broker uses the one beside its data if there is one, else that in it.
+    """
+    beside = data_dir.absolute().parent / KEYS_DIR
+    is_of_cluster = (data_dir / CLUSTER_FILE).exists()
+    return beside if beside.is_dir() and not is_of_cluster else data_dir / KEYS_DIR
 
 
 def keys_of_command() -> KeyPair:
