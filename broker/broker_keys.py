@@ -13,14 +13,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from regent.config.cluster_location import KEYS_DIR
 from regent.config.tables.broker import BrokerConfig
 from regent.config.threads import NamedThread
 from regent.core.errors import BadDataError, RegentError
 from regent.core.model import BrokerId
 from regent.core.replication.metadata_cache import MetadataSnapshot
 from regent.core.security.roles import KeyOwner
-from regent.transport.control.key_files import BROKER_SECRET, KeysDirectory, secret_at
+from regent.transport.control.key_files import BROKER_SECRET, KeysDirectory, keys_folder, secret_at
 from regent.transport.control.sockets import new_context
 from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.codecs.broker_znodes import decode_broker_id
@@ -50,7 +49,8 @@ class BrokerKeys:
     ) -> None:
         self.own = secret_at(data_dir / BROKER_SECRET)
         """The keys of this broker."""
-        self._directory = KeysDirectory(_keys_dir(data_dir, config))
+        folder = Path(config.keys_dir) if config.keys_dir else keys_folder(data_dir)
+        self._directory = KeysDirectory(folder)
         self._believes_registrations = config.broker_keys == "registered"
         self._directory.make_first_operator()
         name = KeyOwner.broker(broker_id).name
@@ -147,14 +147,6 @@ class BrokerKeys:
             if peer.name not in known:
                 registered.setdefault(key, peer)  # a key that two have registered is the first's
         self._registered = registered
-
-
-def _keys_dir(data_dir: Path, config: BrokerConfig) -> Path:
-    """Return the directory of keys; by default the one beside the data, if there is one."""
-    if config.keys_dir:
-        return Path(config.keys_dir)
-    beside = data_dir.absolute().parent / KEYS_DIR
-    return beside if beside.is_dir() else data_dir / KEYS_DIR
 
 
 def _nothing() -> None:

@@ -65,7 +65,7 @@ from regent.broker.metrics.listener_metrics import KafkaClientMetrics, QuotaMetr
 from regent.broker.metrics.metric_table import MetricSource
 from regent.broker.metrics.metrics_server import MetricsServer, open_metrics_server
 from regent.broker.partition_warnings import partition_warnings
-from regent.broker.readiness import Readiness
+from regent.broker.readiness import Readiness, Starting
 from regent.broker.replication import Replication
 from regent.broker.topic_ids import RandomTopicIds
 from regent.broker.topic_service import BrokerTopicService
@@ -163,13 +163,14 @@ class BrokerProcess(ControllerListener):
         self._status.become(BrokerState.STARTING)
         self._undo.callback(self._leave.close)  # last, as in Kafka: then the folder is free
         self._storage = BrokerStorage(broker_id, self._settings, self._options.data_dir)
+        self._users = local_users(config.local_users)
+        metrics = open_metrics_server(self._settings, self._users)  # logs may take very long
+        metrics.probes = Starting(self._storage.logs)
+        self._undo.callback(metrics.close)
         self._storage.open()
         self._undo.callback(self._storage.close)
-        self._users = local_users(config.local_users)
         self._tokens = BrokerDelegationTokens(broker_id, self._settings)
         self._credentials = UserCredentials(self._tokens)
-        metrics = open_metrics_server(self._settings, self._users)
-        self._undo.callback(metrics.close)
         self._keys = BrokerKeys(broker_id, self._options.data_dir, config, self.on_must_end)
         self._undo.callback(self._keys.stop)
         warn_of_open_listeners(self._settings, self._status)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 from regent.actors.broker import BrokerState, BrokerStatus
 from regent.core.model import TopicPartition
@@ -11,6 +12,30 @@ from regent.core.replication.replica_manager import ReplicaManager
 
 _RUNNING = (BrokerState.RUNNING_AS_BROKER, BrokerState.RUNNING_AS_CONTROLLER)
 _NAMED = 3
+
+
+class LogsBeingLoaded(Protocol):
+    """The logs of a broker that starts."""
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """How many logs are loaded, and how many have been found."""
+        ...
+
+
+class Starting:
+    """A broker that starts; ``broker.metrics.metrics_server.Probes``."""
+
+    def __init__(self, logs: LogsBeingLoaded) -> None:
+        self._logs = logs
+
+    def why_not_ready(self) -> str:
+        """Return how far the broker is."""
+        return "the broker starts: {} of {} logs are loaded".format(*self._logs.progress)
+
+    def is_controller(self) -> bool:
+        """Return False: it does not stand for election yet."""
+        return False
 
 
 class Readiness:

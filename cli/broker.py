@@ -22,6 +22,7 @@ import click
 from regent.broker.broker_process import BrokerOptions, BrokerProcess
 from regent.broker.broker_registration import open_listeners
 from regent.broker.garbage_collection import limit_pauses
+from regent.broker.machine_settings import log_directories
 from regent.cli.local_brokers import bring_back, print_started
 from regent.cli.output import announce, note
 from regent.cluster.child_process import ENDED, when_parent_ends
@@ -29,7 +30,7 @@ from regent.cluster.supervisor_socket import start_command
 from regent.config.cluster_location import CLUSTER_FILE, VARIABLES_OF_COMMANDS
 from regent.config.command_line import EXIT_INTERRUPTED, SAME_SIGNAL_S
 from regent.config.kafka_properties import read_kafka_properties
-from regent.config.private_files import keep_files_private
+from regent.config.private_files import check_not_root_in, keep_files_private
 from regent.config.settings import SETTING_OPTIONS, Settings
 from regent.config.settings_file import SettingsError, load_settings
 from regent.config.tables.logging import LoggingConfig
@@ -157,8 +158,9 @@ def broker(
         settings = load_settings(
             config, given, kafka_properties=(kafka_properties, of_kafka.tables)
         )
-        of_kafka.write_secrets()
         started = BrokerOptions(of_kafka.broker_id, of_kafka.zookeeper, of_kafka.data_dir)
+        _check_owners(started, settings)
+        of_kafka.write_secrets()
         _start(started, settings, death_pipe_fd, tuple(of_kafka.notes()))
     if broker_id is None or data_dir is None:
         missing = "--id" if broker_id is None else "--data-dir"
@@ -172,7 +174,15 @@ def broker(
         return
     keep_files_private()
     settings = load_settings(config, given)
-    _start(BrokerOptions(broker_id, zookeeper, data_dir), settings, death_pipe_fd)
+    started = BrokerOptions(broker_id, zookeeper, data_dir)
+    _check_owners(started, settings)
+    _start(started, settings, death_pipe_fd)
+
+
+def _check_owners(options: BrokerOptions, settings: Settings) -> None:
+    """Check that this process may write the broker's folders, before it makes the first file."""
+    for directory in (options.data_dir, *log_directories(settings, options.data_dir)):
+        check_not_root_in(directory)
 
 
 def _start(

@@ -9,13 +9,19 @@ import click
 
 from regent.cli.lazy_group import HelpfulGroup
 from regent.cli.output import Output, examples, note, output_option, print_json, print_table
-from regent.config.cluster_location import DATA_DIR, DATA_DIR_VARIABLE, KEYS_DIR, KEYS_VARIABLE
+from regent.config.cluster_location import (
+    CLUSTER_FILE,
+    DATA_DIR,
+    DATA_DIR_VARIABLE,
+    KEYS_VARIABLE,
+)
 from regent.config.command_line import program
 from regent.core.security.roles import KeyOwner
 from regent.transport.control.key_files import (
     BROKER_SECRET,
     KeyFileError,
     KeysDirectory,
+    keys_folder,
     make_secret,
     new_key_pair,
     read_secret,
@@ -43,7 +49,7 @@ def _directory_option(command: click.decorators.FC) -> click.decorators.FC:
         show_default=True,
         envvar=DATA_DIR_VARIABLE,
         show_envvar=True,
-        help="Folder that has the folder of keys.",
+        help="The data folder of a cluster or of a broker.",
     )
     directory = click.option(
         "--keys",
@@ -51,13 +57,14 @@ def _directory_option(command: click.decorators.FC) -> click.decorators.FC:
         type=click.Path(path_type=Path, file_okay=False),
         envvar=KEYS_VARIABLE,
         show_envvar=True,
-        help="The folder of keys; default: keys in --data-dir.",
+        help="The folder of keys; default: keys beside a broker's --data-dir if there is such a"
+        " folder, else in --data-dir.",
     )
     return directory(data_dir(command))
 
 
 def _directory(keys_dir: Path | None, data_dir: Path) -> KeysDirectory:
-    return KeysDirectory(keys_dir or data_dir / KEYS_DIR)
+    return KeysDirectory(keys_dir or keys_folder(data_dir))
 
 
 @keys.command(epilog=examples("keys make --keys ~/regent-keys"))
@@ -98,7 +105,13 @@ def allow(name: str, public_key: str, keys_dir: Path | None, data_dir: Path) -> 
     """
     directory = _directory(keys_dir, data_dir)
     directory.allow(name, *directory.allowed().get(name, []), public_key.lower())
-    click.echo(f"{name} is allowed as {_role(name)}.")
+    click.echo(f"{name} is allowed as {_role(name)}: {directory.file_of(name)}")
+    used = (CLUSTER_FILE, BROKER_SECRET)
+    if keys_dir is None and not any((data_dir / file).exists() for file in used):
+        note(
+            f"{data_dir} is not the data folder of a cluster or a broker, so nobody reads"
+            f" {directory.path} before a broker starts with --data-dir {data_dir}"
+        )
 
 
 @keys.command(epilog=examples("keys revoke alice", "keys revoke broker-2 PUBLIC_KEY"))

@@ -41,7 +41,8 @@ class RestartError(RegentError):
 @click.command(
     epilog=examples(
         "restart --rolling",
-        "restart --rolling --zookeeper zk1:2181 --start 'ssh broker-{id} systemctl start regent'",
+        "restart --rolling --zookeeper zk1:2181"
+        " --start 'ssh broker-{id} systemctl start regent-broker'",
         "restart --rolling --after 2026-05-04T03:02:01.000Z",
     )
 )
@@ -229,7 +230,9 @@ class _Roll:
                 f"broker {broker_id}: {command!r} has not ended within {self.timeout_s:.0f} s"
             ) from None
         if ended.returncode:
-            raise RestartError(f"broker {broker_id}: {command!r} ended with {ended.returncode}")
+            raise RestartError(
+                f"broker {broker_id} has not started: {command!r} ended with {ended.returncode}"
+            )
 
     def _check_can_start(self, todo: Collection[BrokerId]) -> None:
         """Check that each broker can be started again, before one is stopped."""

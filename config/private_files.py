@@ -47,11 +47,27 @@ def close_directory(directory: Path) -> None:
     logger.warning("%s was open to other users of this machine: it is closed now", directory)
 
 
+def check_not_root_in(directory: Path) -> None:
+    """Raise ``RegentError`` if this is a process of root, and a directory is another user's.
+
+    What root makes there belongs to root, and the other user's processes, a broker of Kafka for
+    example, cannot open it.
+    """
+    try:
+        owner = directory.stat().st_uid
+    except OSError:  # there is none yet, or it has failed
+        return
+    if owner and os.geteuid() == 0:
+        raise RegentError(
+            f"{directory} belongs to user {owner}, who could not open what root makes in it: run"
+            f" this as that user (sudo -u '#{owner}'), or give the folder to root (chown)"
+        )
+
+
 def read_private(path: Path, what: str) -> bytes:
     """Return the contents of a file that other users must not read; ``what`` is in it.
 
-    Raises ``RegentError``, which names the file and the remedy. A file of root that only the group
-    of this process may read is private too: so Kubernetes gives secrets to a process.
+    Raises ``RegentError``, which names the file and the remedy.
     """
     try:
         with path.open("rb") as file:
@@ -59,7 +75,7 @@ def read_private(path: Path, what: str) -> bytes:
             content = file.read()
     except OSError as error:
         raise RegentError(f"{path}, with {what}, cannot be read: {error.strerror}") from None
-    if found.st_mode & _OF_OTHERS and not _is_of_roots_group(found):
+    if is_open_to_others(found):
         raise RegentError(
             f"{path} has mode {stat.S_IMODE(found.st_mode):04o}, so other users may read {what} in"
             f" it: make it private with `chmod 600 {path}`"
@@ -67,9 +83,12 @@ def read_private(path: Path, what: str) -> bytes:
     return content
 
 
-def _is_of_roots_group(found: os.stat_result) -> bool:
-    """Whether root lets the group of this process read a file, and nobody else."""
-    groups = {os.getegid(), *os.getgroups()}
+def is_open_to_others(found: os.stat_result) -> bool:
+    """Whether other users have a right to a file with a secret.
+
+    Root may let the group of this process read it: so Kubernetes gives secrets to a process.
+    """
     others = stat.S_IMODE(found.st_mode) & _OF_OTHERS
     is_given_by_root = found.st_uid == 0 and os.geteuid() != 0
-    return is_given_by_root and found.st_gid in groups and others == stat.S_IRGRP
+    is_of_our_group = found.st_gid in {os.getegid(), *os.getgroups()}
+    return bool(others) and not (is_given_by_root and is_of_our_group and others == stat.S_IRGRP)

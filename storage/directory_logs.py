@@ -93,6 +93,7 @@ class DirectoryLogs:
         self.deleted = DeletedLogs(directory.path, self.strays, settings.wall_clock_ms)
         self.futures = FutureLogs(directory, settings.wall_clock_ms, self._create, self._add)
         self.found: set[TopicPartition] = set()
+        self.loaded: set[TopicPartition] = set()
         self.replaced: set[TopicPartition] = set()
         self._settings = settings
         self.checkpoints = DirectoryCheckpoints(
@@ -181,11 +182,9 @@ class DirectoryLogs:
             path = self.futures.found.get(topic_partition) or self._path(topic_partition)
             try:
                 loaded = load_log(
-                    path,
-                    self._settings.config_of(topic_partition.topic),
+                    *(path, self._settings.config_of(topic_partition.topic)),
                     CheckpointedOffsets(
-                        starts.get(topic_partition, 0),
-                        recovery_points.get(topic_partition, 0),
+                        *(starts.get(topic_partition, 0), recovery_points.get(topic_partition, 0)),
                         cleaned.get(topic_partition, NEVER_CLEANED),
                     ),
                     was_closed_cleanly=was_closed_cleanly,
@@ -198,6 +197,8 @@ class DirectoryLogs:
                 return loaded, read_topic_id(path)
             except BadDataError:  # incomplete after a crash; the first LeaderAndIsr sets the id
                 return loaded, None
+            finally:
+                self.loaded.add(topic_partition)
 
         topic_partitions = sorted({*self.found, *self.futures.found})
         cut: dict[TopicPartition, int] = {}

@@ -84,20 +84,12 @@ class LogManager:
         self._undeleted: dict[TopicPartition, TopicId | None] = {}  # and not in use again yet
         self._scrubber = SegmentScrubber(self._usable_logs, wall_clock_ms, on_records_damaged)
         self.cleaner = LogCleanerManager(
-            self._cleanable_logs,
-            cleaner,
-            wall_clock_ms,
-            self._checkpoint_cleaned,
-            on_records_damaged,
+            *(self._cleanable_logs, cleaner, wall_clock_ms),
+            *(self._checkpoint_cleaned, on_records_damaged),
         )
         settings = LogSettings(
-            self._config_of,
-            wall_clock_ms,
-            self._log_damaged,
-            self._scrubber.prefer,
-            recovery_threads,
-            self.files,
-            make_log,
+            *(self._config_of, wall_clock_ms, self._log_damaged, self._scrubber.prefer),
+            *(recovery_threads, self.files, make_log),
         )
         self._directories = [
             DirectoryLogs(LogDirectory(path, self._directory_failed), settings)
@@ -142,6 +134,12 @@ class LogManager:
                     refuse_twice(topic_partition, other, logs)
         self.moves.drop_useless()
         self._seen = self._read_seen()
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """How many logs ``open`` has loaded, and how many it has found."""
+        found = sum(len(logs.found) + len(logs.futures.found) for logs in self._directories)
+        return sum(len(logs.loaded) for logs in self._directories), found
 
     def join_cluster(self, cluster_id: str) -> None:
         """Bind the directories to a cluster.

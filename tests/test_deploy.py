@@ -13,9 +13,12 @@ from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
+from regent.broker.broker_process import BrokerOptions
 from regent.cli.broker import broker
-from regent.config.settings import SETTING_OPTIONS
+from regent.config.private_files import write_private
+from regent.config.settings import SETTING_OPTIONS, Settings
 from regent.config.settings_file import load_settings
 from regent.config.tables.broker import BrokerConfig
 
@@ -96,6 +99,17 @@ def test_the_parts_of_the_statefulset_belong_together() -> None:
     assert [row["name"] for row in container["volumeMounts"]] == [claim["metadata"]["name"]]
 
 
+def test_kubernetes_does_not_open_the_files_of_a_broker_to_its_group() -> None:
+    brokers = documents("kubernetes/brokers.yaml")[2]
+    pod = brokers["spec"]["template"]["spec"]
+    assert pod["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch"
+    (container,) = pod["containers"]
+    (mount,) = container["volumeMounts"]
+    words = shlex.split(container["args"][0])
+    data_dir = Path(words[words.index("--data-dir") + 1])
+    assert Path(mount["mountPath"]) in data_dir.parents, "a start changes the mode of this folder"
+
+
 def test_each_broker_of_compose_has_its_own_id_address_and_data() -> None:
     (compose,) = documents("compose.yaml")
     services = {n: s for n, s in compose["services"].items() if n.startswith("broker")}
@@ -115,11 +129,79 @@ def test_the_image_shows_the_default_ports() -> None:
     assert exposed is not None
     assert [int(port) for port in exposed[1].split()] == list(PORTS.values())
     assert f"127.0.0.1:{PORTS['metrics']}/health" in text
+    assert "HEALTHCHECK --start-period=" in text
 
 
-def test_the_unit_waits_for_a_controlled_shutdown() -> None:
-    text = (DEPLOY / "regent-broker.service").read_text()
-    found = re.search(r"^TimeoutStopSec=([0-9]+)$", text, re.MULTILINE)
+def test_all_wait_for_the_longest_controlled_shutdown() -> None:
+    unit = (DEPLOY / "regent-broker.service").read_text()
+    found = re.search(r"^TimeoutStopSec=([0-9]+)$", unit, re.MULTILINE)
     assert found is not None
-    tries, pause_ms = 3, 5_000
-    assert int(found[1]) * 1_000 > tries * pause_ms + BrokerConfig.controlled_shutdown_timeout_ms
+    (compose,) = documents("compose.yaml")
+    pod = documents("kubernetes/brokers.yaml")[2]["spec"]["template"]["spec"]
+    one, tries = BrokerConfig, BrokerConfig.controlled_shutdown_max_retries
+    asking_s = tries * one.controlled_shutdown_timeout_ms / 1_000
+    pauses_s = (tries - 1) * one.controlled_shutdown_retry_backoff_ms / 1_000
+    closing_s = 120  # its parts end, and its logs are written
+    for given_s in (int(found[1]), pod["terminationGracePeriodSeconds"]):
+        assert given_s >= asking_s + pauses_s + closing_s
+    for name, service in compose["services"].items():
+        if name.startswith("broker"):
+            assert service["stop_grace_period"] == f"{int(found[1]) // 60}m"
+
+
+def test_what_compose_runs_comes_back_with_its_data() -> None:
+    (compose,) = documents("compose.yaml")
+    kept = {"zookeeper": {"/data", "/datalog"}}
+    for name, service in compose["services"].items():
+        assert service["restart"] == "unless-stopped"
+        volumes = dict(volume.split(":") for volume in service["volumes"])
+        assert volumes.keys() <= compose["volumes"].keys()
+        assert set(volumes.values()) == kept.get(name, {"/var/lib/regent"})
+
+
+def test_the_unit_leaves_the_guardian_of_a_dead_broker_alive() -> None:
+    assert "\nKillMode=process\n" in (DEPLOY / "regent-broker.service").read_text()
+
+
+@pytest.mark.parametrize("has_file", [False, True])
+def test_a_broker_starts_with_what_the_unit_asks_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_file: bool
+) -> None:
+    """The shell splits words where systemd does: at blanks of ``$NAME``, not of ``${NAME}``."""
+    text = (DEPLOY / "regent-broker.service").read_text()
+    assert "\nStateDirectory=regent\n" in text
+    assert "--data-dir /var/lib/regent/" in text, "ProtectSystem=strict: nothing else is writable"
+    lines = re.findall(r"^#   ([A-Z_]+)=(.*)$", text, re.MULTILINE)
+    file = tmp_path / "broker.toml"
+    write_private(file, "[broker]\nport = 9999\n")
+    variables = {name: value.replace("/etc/regent/broker.toml", str(file)) for name, value in lines}
+    if not has_file:
+        del variables["BROKER_OPTIONS"]
+    command = re.search(r"^ExecStart=\S+/regent broker (.*)$", text, re.MULTILINE)
+    assert command is not None
+    words = command[1]
+    for name in ("BROKER_ID", "ZOOKEEPER"):
+        words = words.replace(f"${{{name}}}", variables[name])
+    words = words.replace("$BROKER_OPTIONS", variables.get("BROKER_OPTIONS", ""))
+    started = list[tuple[BrokerOptions, Settings]]()
+    monkeypatch.setattr(
+        "regent.cli.broker._start", lambda options, settings, _: started.append((options, settings))
+    )
+    of_settings = {n: v for n, v in variables.items() if n.startswith("REGENT_")}
+    result = CliRunner().invoke(broker, shlex.split(words), env=of_settings)
+    assert result.exit_code == 0, result.output
+    ((options, settings),) = started
+    assert (options.broker_id, settings.broker.host) == (0, variables["REGENT_HOST"])
+    assert settings.broker.port == (9999 if has_file else BrokerConfig.port)
+
+
+def test_docs_and_commands_name_the_unit() -> None:
+    root = DEPLOY.parent
+    files = (*root.glob("*.md"), *root.glob("docs/*.md"), *root.glob("cli/*.py"))
+    text = "\n".join(path.read_text() for path in files)
+    named = set(re.findall(r"systemctl\s+(?:start|stop|restart|enable)\s+(regent[\w@.-]*)", text))
+    assert {name.removesuffix(".service") for name in named} == {"regent-broker"}
+    unit = (DEPLOY / "regent-broker.service").read_text()
+    data_dir = re.search(r" (--data-dir \S+) ", unit)
+    assert data_dir is not None
+    assert f" {data_dir[1]} " in (root / "docs" / "security.md").read_text()

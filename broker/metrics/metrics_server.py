@@ -7,10 +7,12 @@ import hmac
 import logging
 import selectors
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from http import HTTPStatus
 from io import BufferedIOBase
 from pathlib import Path
@@ -50,6 +52,7 @@ _LOG_INTERVAL_S: Final = 10.0
 _MIN_TOKEN: Final = 16
 _METRICS_PATHS: Final = ("/metrics", "/metrics/")
 _PATHS: Final = "there are /metrics, /health, /ready and /controller"
+_CERTIFICATE: Final = "regent.client_certificate"
 _BEARER: Final = (("WWW-Authenticate", "Bearer"),)
 
 logger = logging.getLogger(__name__)
@@ -108,6 +111,14 @@ class _RequestHandler(WSGIRequestHandler):
         """Prepare to read a request."""
         super().setup()
         self.wfile = _ToClient(self.connection)
+
+    def get_environ(self) -> dict[str, Any]:
+        """Return what the request has; also whether the client has shown a certificate."""
+        connection = self.connection
+        is_shown = (
+            isinstance(connection, ssl.SSLSocket) and connection.getpeercert(True) is not None
+        )
+        return {**super().get_environ(), _CERTIFICATE: is_shown}
 
     def handle(self) -> None:
         """Handle a request; end it at the timeout."""
@@ -195,14 +206,15 @@ class MetricsServer:
     """Serves ``/metrics`` and the state of the broker on ``host:port``, 0 for any free port.
 
     ``/health`` is 200 as long as the process answers, ``/ready`` if clients should use this broker,
-    ``/controller`` if it is the active controller; else they are 503. They need no token, and then
-    do not say why: without a token only the status is told. Other paths are 404.
+    ``/controller`` if it is the active controller; else they are 503. They need no token and
+    no certificate, and then do not say why: only the status is told. Other paths are 404.
 
     If the port is in use, log a warning and use a free one, because a broker can serve without
     metrics. A client that sends or reads nothing for ``timeout_s`` is disconnected. Raises
     ``RegentError`` for an unusable address. On loopback ``users`` may connect; 16 requests are
     answered at a time, and further connections are closed. With ``tls`` they are encrypted. With a
-    ``token`` they must have it (``Authorization: Bearer``).
+    ``token`` they must have it (``Authorization: Bearer``), and a certificate if they
+    ``must_prove`` who they are.
     """
 
     def __init__(
@@ -214,7 +226,9 @@ class MetricsServer:
         users: LocalUsers = EVERYBODY,
         tls: ServerTls | None = None,
         token: str | None = None,
+        must_prove: bool = False,
     ) -> None:
+        self._must_prove = must_prove
         self._authorization = None if token is None else f"Bearer {token}".encode()
         self._sources: list[MetricSource] = []
         self.probes: Probes = _Starting()
@@ -254,7 +268,7 @@ class MetricsServer:
     def _answer(
         self, environ: dict[str, Any], start_response: Callable[..., object]
     ) -> Iterator[bytes]:
-        path, is_known = environ.get("PATH_INFO", ""), self._has_token(environ)
+        path, is_known = environ.get("PATH_INFO", ""), self._is_known(environ)
         probed = self._probe(path)
         if probed is not None:
             yield from _say(start_response, *(probed if is_known else (probed[0], "")))
@@ -271,7 +285,9 @@ class MetricsServer:
         for name in text(families):
             yield name.encode()
 
-    def _has_token(self, environ: Mapping[str, Any]) -> bool:
+    def _is_known(self, environ: Mapping[str, Any]) -> bool:
+        if self._must_prove and not environ[_CERTIFICATE]:
+            return False
         if self._authorization is None:
             return True
         given = environ.get("HTTP_AUTHORIZATION", "").encode("latin-1", "replace")
@@ -340,13 +356,15 @@ def open_metrics_server(settings: Settings, users: LocalUsers) -> MetricsServer:
     """
     config = settings.broker
     tls: ServerTls | None = None
+    must_prove = config.metrics_tls and settings.tls.ssl_client_auth == "required"
     if config.metrics_tls:
         from regent.transport.kafka.tls import ServerTls
 
-        tls = ServerTls.of(settings.tls)
+        # Not required: a probe of Kubernetes has no certificate.
+        auth = "requested" if must_prove else settings.tls.ssl_client_auth
+        tls = ServerTls.of(replace(settings.tls, ssl_client_auth=auth))
     token = _token_in(Path(config.metrics_token_file)) if config.metrics_token_file else None
-    knows_clients = tls is not None and settings.tls.ssl_client_auth == "required"
-    if token is None and not knows_clients and not is_loopback(config.host):
+    if token is None and not must_prove and not is_loopback(config.host):
         line = (
             f"all who reach port {config.metrics_port} of {config.host} can read the metrics:"
             " set broker.metrics_token_file, or broker.metrics_tls with ssl_client_auth = required"
@@ -354,7 +372,8 @@ def open_metrics_server(settings: Settings, users: LocalUsers) -> MetricsServer:
         if not config.allow_unauthenticated:
             raise RegentError(f"{line}, or broker.allow_unauthenticated = true")
         logger.warning("%s", line)
-    return MetricsServer(config.host, config.metrics_port, users=users, tls=tls, token=token)
+    protection: dict[str, Any] = {"tls": tls, "token": token, "must_prove": must_prove}
+    return MetricsServer(config.host, config.metrics_port, users=users, **protection)
 
 
 def _token_in(path: Path) -> str:

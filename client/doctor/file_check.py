@@ -16,6 +16,7 @@ from regent.client.doctor.findings import Finding, Severity
 from regent.client.doctor.listener_check import user_name
 from regent.client.doctor.listening_sockets import user_of
 from regent.client.wording import counted
+from regent.config.private_files import is_open_to_others
 
 FILES: Final = "files"
 """The name of this check."""
@@ -137,7 +138,7 @@ def _replaceable(root: Path) -> Iterator[Finding]:
 def _open_secrets(entries: list[_Entry]) -> Iterator[Finding]:
     for entry in entries:
         may_write = entry.mode & _WRITABLE and fnmatch(str(entry.path), _PUBLIC_KEYS)
-        if (entry.is_secret and entry.mode & _OF_OTHERS) or may_write:
+        if (entry.is_secret and is_open_to_others(entry.found)) or may_write:
             yield _open_secret(entry.path, entry.mode)
 
 
@@ -200,13 +201,13 @@ def _check_named(cluster: ExaminedCluster) -> Iterator[Finding]:
     folder = cluster.folder.resolve()
     for path in sorted(path for path in named if not path.resolve().is_relative_to(folder)):
         try:
-            mode = stat.S_IMODE(path.stat().st_mode)
+            found = path.stat()
         except OSError as error:
             message = f"{path} cannot be examined ({error.strerror})"
             yield Finding(FILES, Severity.WARNING, str(path), message, "run this as its user")
             continue
-        if mode & _OF_OTHERS:
-            yield _open_secret(path, mode)
+        if is_open_to_others(found):
+            yield _open_secret(path, stat.S_IMODE(found.st_mode))
 
 
 def _chmod(rights: str, path: Path) -> str:

@@ -10,7 +10,7 @@ from typing import Final
 from regent.client.doctor.examined_cluster import ExaminedCluster
 from regent.client.doctor.findings import Finding, Severity
 from regent.client.wording import counted, listed
-from regent.config.cluster_location import KEYS_DIR, KEYS_OF_COMMAND
+from regent.config.cluster_location import KEYS_OF_COMMAND
 from regent.config.command_line import program
 from regent.core.errors import RegentError
 from regent.core.security.roles import KeyOwner
@@ -19,6 +19,7 @@ from regent.transport.control.key_files import (
     OPERATOR,
     PLACEMENT_SECRET,
     KeysDirectory,
+    keys_folder,
     read_secret,
 )
 
@@ -34,7 +35,7 @@ def check_keys(cluster: ExaminedCluster) -> Iterator[Finding]:
     """Check the keys of this machine, those that are allowed, and how brokers are believed."""
     yield from _believed(cluster)
     given = KEYS_OF_COMMAND.given
-    path = given or (None if cluster.folder is None else cluster.folder / KEYS_DIR)
+    path = given or (None if cluster.folder is None else keys_folder(cluster.folder))
     if path is not None and path.is_dir():
         directory = KeysDirectory(path)
         yield from _secrets(cluster, directory)

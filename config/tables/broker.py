@@ -132,7 +132,8 @@ class BrokerConfig:
     metrics_tls: bool = setting(
         False,
         "Whether the metrics are served with TLS (https), with the key of [tls]; then"
-        " ssl_client_auth says whether Prometheus needs a certificate.",
+        " ssl_client_auth says whether Prometheus needs a certificate. /health, /ready and"
+        " /controller never need one.",
         ours=True,
     )
     advertised_host: str = setting(

@@ -6,6 +6,8 @@ import dataclasses
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ from regent.core.protocol.control import (
     UpdateMetadataResponse,
 )
 from regent.core.security.acl_cache import AclCache
+from regent.storage.log.log_loader import load_log
 from regent.testing.waits import eventually, scaled
 from regent.transport.control.client import RequestClient, RequestFailedError
 from regent.transport.control.key_files import BROKER_SECRET, secret_at
@@ -127,6 +130,57 @@ def test_control_requests_before_the_registration_are_refused(
             client.close()
             reader.close()
             running.result(scaled(30))
+
+
+def test_a_broker_that_loads_its_logs_is_alive_and_says_how_far_it_is(
+    zookeeper_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        (tmp_path / "log" / f"t-{number}").mkdir(parents=True)
+    goes_on, real = threading.Event(), load_log
+
+    def slow(path: Path, *args: Any, **named: Any) -> Any:
+        assert path.name != "t-1" or goes_on.wait(scaled(30))
+        return real(path, *args, **named)
+
+    monkeypatch.setattr("regent.storage.directory_logs.load_log", slow)
+    (port,) = free_ports(1)
+    settings = on_free_ports(Settings())
+    on_port = dataclasses.replace(settings.broker, metrics_port=port)
+    process = BrokerProcess(
+        BrokerOptions(BROKER, zookeeper_address, tmp_path),
+        dataclasses.replace(settings, broker=on_port),
+    )
+
+    def asked(path: str) -> tuple[int, str]:
+        connection = HTTPConnection("127.0.0.1", port, timeout=scaled(10))
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode().strip()
+        except OSError:
+            return 0, "it does not listen yet"
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(1, "main") as executor:
+        address = executor.submit(process.start)
+        try:
+            said = (503, "the broker starts: 1 of 3 logs are loaded")
+            eventually(lambda: asked("/ready") == said, "it loads the second log")
+            assert asked("/health") == (200, "yes")
+            assert asked("/controller")[0] == 503
+            status, text = asked("/metrics")
+            assert (status, "kafka_" in text, "process_cpu" in text) == (200, False, True)
+            goes_on.set()
+            assert address.result(scaled(30))["metrics_port"] == port
+            assert "kafka_" in asked("/metrics")[1]
+        finally:
+            goes_on.set()
+            with suppress(RegentError):
+                address.result(scaled(30))
+            process.request_stop(at_once=True)
+            process.shut_down()
 
 
 @pytest.mark.parametrize(

@@ -210,6 +210,17 @@ def test_a_broker_without_a_usable_directory_does_not_start(disk: Disk) -> None:
     assert "\n" not in str(refused.value)
 
 
+def test_a_start_closes_the_data_directory_and_not_the_volume_that_it_is_in(disk: Disk) -> None:
+    """Kubernetes opens all files in a volume to the group when the mode of its root has changed."""
+    volume = disk.path.parent
+    disk.path.mkdir()
+    for folder in (volume, disk.path):
+        folder.chmod(0o2770)
+    disk.open()
+    assert volume.stat().st_mode & 0o7777 == 0o2770
+    assert disk.path.stat().st_mode & 0o777 == 0o700
+
+
 def test_a_thread_compacts_logs_until_the_broker_stops(stage: Stage, disk: Disk) -> None:
     storage = disk.open(
         log_cleanup_policy="compact",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import subprocess
 import sys
@@ -181,6 +182,31 @@ def test_a_signal_of_the_supervisor_does_not_end_a_broker_at_once_that_is_stoppi
 def has_waiting_signal(pid: int) -> bool:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return any(int(line.split()[1], 16) for line in lines if line.startswith("ShdPnd"))
+
+
+@pytest.mark.parametrize("has_properties", [False, True])
+def test_root_makes_nothing_in_a_folder_of_another_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_properties: bool
+) -> None:
+    """Kafka, which has another user, could not open the log directories afterwards."""
+    log, properties = tmp_path / "kafka" / "log", tmp_path / "server.properties"
+    log.mkdir(parents=True)
+    if os.geteuid() == 0:
+        os.chown(log, 12345, 12345)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    properties.write_text(
+        f"broker.id=1\nzookeeper.connect=localhost:1\nlog.dirs={log}\n"
+        "listeners=PLAINTEXT://127.0.0.1:9092\n"
+    )
+    data_dir = ("--data-dir", str(tmp_path / "new"))
+    by_options = ("--id", "1", "--zookeeper", "localhost:1", "--log-dirs", str(log), *data_dir)
+    by_file = ("--kafka-properties", str(properties))
+    before = sorted(tmp_path.rglob("*"))
+    result = CliRunner().invoke(broker, by_file if has_properties else by_options)
+    assert f"{log} belongs to user {log.stat().st_uid}, who could not open what root makes" in str(
+        result.exception
+    )
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 @contextmanager

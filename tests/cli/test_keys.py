@@ -10,8 +10,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from regent.cli.main import cli
+from regent.config.cluster_location import CLUSTER_FILE
 from regent.core.security.roles import KeyOwner
 from regent.transport.control.key_files import (
+    BROKER_SECRET,
     KeyFileError,
     KeysDirectory,
     make_secret,
@@ -45,10 +47,36 @@ def test_without_an_option_the_keys_are_in_the_data_directory(
     assert KeysDirectory(tmp_path / "data" / "keys").operator()
 
 
+def test_a_key_is_allowed_where_the_broker_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("REGENT_KEYS", raising=False)
+    cluster, in_cluster, alone = tmp_path / "c", tmp_path / "c" / "broker-1", tmp_path / "b"
+    KeysDirectory(cluster / "keys").make_operator()
+    (cluster / CLUSTER_FILE).write_text("{}")
+    for broker in (in_cluster, alone):
+        make_secret(broker / BROKER_SECRET)
+    places = {
+        cluster: cluster,
+        in_cluster: cluster,
+        alone: alone,
+        tmp_path / "new": tmp_path / "new",
+    }
+    for number, (data_dir, place) in enumerate(places.items()):
+        result = run("allow", f"a{number}", new_key_pair().public, "--data-dir", str(data_dir))
+        file = place / "keys" / "allowed" / f"a{number}.key"
+        assert result.stdout == f"a{number} is allowed as operator: {file}\n"
+        assert file.exists()
+        assert ("nobody reads" in result.stderr) is (data_dir.name == "new")
+
+
 def test_allow_show_and_revoke(directory: KeysDirectory) -> None:
     alice, old, new = (new_key_pair().public for _ in range(3))
-    assert run("allow", "alice", alice.upper()).output == "alice is allowed as operator.\n"
-    assert run("allow", "broker-2", old).output == "broker-2 is allowed as broker.\n"
+    folder = directory.path / "allowed"
+    said = f"alice is allowed as operator: {folder}/alice.key\n"
+    assert run("allow", "alice", alice.upper()).output == said
+    said = f"broker-2 is allowed as broker: {folder}/broker-2.key\n"
+    assert run("allow", "broker-2", old).output == said
     assert run("allow", "broker-2", new).exit_code == 0
     assert json.loads(run("show", "-o", "json").output) == [
         {"name": "alice", "role": "operator", "public_key": alice},

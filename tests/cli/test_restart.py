@@ -227,7 +227,7 @@ def test_brokers_of_kafka_are_left_to_their_tools(cluster: FakeCluster, brokers:
 
 def test_a_command_that_fails_stops_the_restart(cluster: FakeCluster, brokers: Brokers) -> None:
     result = cluster.run("restart", "--rolling", "--start", "exit 3")
-    assert "broker 0: 'exit 3' ended with 3" in last_line(result.stderr)
+    assert "broker 0 has not started: 'exit 3' ended with 3; to go on, " in last_line(result.stderr)
     assert brokers.stopped == [0]
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from regent.config.private_files import read_private, write_private
 from regent.core.errors import RegentError
+from regent.transport.control.key_files import new_key_pair, read_secret
+from regent.zk.client.login import read_login
 
 
 def test_a_private_file_is_read(tmp_path: Path) -> None:
@@ -39,17 +42,30 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         read_private(tmp_path / "none", "a key")
 
 
+KEYS = new_key_pair()
+
+
+@pytest.mark.parametrize(
+    ("content", "read"),
+    [
+        ("x", lambda path: read_private(path, "a key")),
+        ("regent:password", read_login),
+        (f"{KEYS.public}\n{KEYS.secret}\n", read_secret),
+    ],
+    ids=["private", "login", "keys"],
+)
 def test_root_may_give_a_secret_to_the_group_of_the_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, read: Callable[[Path], object]
 ) -> None:
+    """So Kubernetes gives secrets to a process."""
     path = tmp_path / "secret"
-    write_private(path, "x")
+    write_private(path, content)
     path.chmod(0o440)
     owner = path.stat()
     if owner.st_uid != 0:
         pytest.skip("only root has files of root")
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
-    assert read_private(path, "a key") == b"x"
+    assert read(path)
     path.chmod(0o444)
     with pytest.raises(RegentError):
-        read_private(path, "a key")
+        read(path)

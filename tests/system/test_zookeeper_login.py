@@ -121,8 +121,8 @@ def test_a_secret_that_others_may_read_ends_a_broker_with_the_remedy(tmp_path: P
     refused = run("broker", "--id", "0", *options)
     assert refused.returncode == 1
     assert (
-        f"has mode 0644, so other users may read it: make it private with `chmod 600 {secret}`"
-        in (refused.stderr)
+        "has mode 0644, so other users may read ZooKeeper's login in it: make it private with"
+        f" `chmod 600 {secret}`" in refused.stderr
     )
 
 

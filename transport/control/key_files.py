@@ -27,8 +27,9 @@ from typing import Final, NamedTuple
 import zmq
 from zmq.utils import z85
 
-from regent.config.cluster_location import KEYS_DIR, KEYS_OF_COMMAND, KEYS_VARIABLE
+from regent.config.cluster_location import CLUSTER_FILE, KEYS_DIR, KEYS_OF_COMMAND, KEYS_VARIABLE
 from regent.config.command_line import program
+from regent.config.private_files import is_open_to_others
 from regent.core.errors import RegentError
 from regent.core.security.roles import KeyOwner
 
@@ -42,7 +43,6 @@ OPERATOR: Final = "operator"
 _OPERATOR_SECRET: Final = f"{OPERATOR}.secret"
 _ALLOWED: Final = "allowed"
 _SUFFIX: Final = ".key"
-_OF_OTHERS: Final = 0o077
 _WRITABLE: Final = 0o022  # by others
 _LOOK_S: Final = 1.0  # between two looks at files that may have been changed in place
 _KEY: Final = re.compile("[0-9a-f]{64}")
@@ -73,12 +73,13 @@ def read_secret(path: Path) -> KeyPair:
     """Return the keys in a file that only its user may read; raises ``KeyFileError``."""
     try:
         with path.open(encoding="ascii") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            found = os.fstat(file.fileno())
             lines = file.read(1024).split("\n")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it has no keys"
         raise KeyFileError(f"{path}: {reason}: `{program()} keys make` makes a key") from None
-    if mode & _OF_OTHERS:
+    if is_open_to_others(found):
+        mode = stat.S_IMODE(found.st_mode)
         raise KeyFileError(
             f"{path} has mode {mode:04o}, and other users may read the secret key in it:"
             f" chmod 600 {path}, and make another key if one of them may have read it"
@@ -120,12 +121,11 @@ def _write(path: Path, text: str, *, replace: bool) -> None:
         missing = [folder for folder in path.parents if not folder.exists()]
         for folder in reversed(missing):
             folder.mkdir(mode=0o700, exist_ok=True)
+            _give_to_owner_of_parent(folder)
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
             with open(descriptor, "w", encoding="ascii") as file:
-                if os.geteuid() == 0:  # for a broker of another user, who must be able to read it
-                    owner = path.parent.stat()
-                    os.fchown(descriptor, owner.st_uid, owner.st_gid)
+                _give_to_owner_of_parent(new)
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
@@ -138,6 +138,13 @@ def _write(path: Path, text: str, *, replace: bool) -> None:
             new.unlink(missing_ok=True)
     except OSError as error:
         raise KeyFileError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def _give_to_owner_of_parent(path: Path) -> None:
+    """Let a broker of another user, for whom root works, open what root has made."""
+    if os.geteuid() == 0:
+        owner = path.parent.stat()
+        os.chown(path, owner.st_uid, owner.st_gid)
 
 
 def _check_writers(path: Path) -> None:
@@ -302,6 +309,16 @@ class KeysDirectory:
         if is_new:
             self.allow(OPERATOR, keys.public)
         return keys
+
+
+def keys_folder(data_dir: Path) -> Path:
+    """Return the directory of keys of a cluster, or of a broker without the setting ``keys_dir``.
+
+    A broker uses the one beside its data if there is one, else that in it.
+    """
+    beside = data_dir.absolute().parent / KEYS_DIR
+    is_of_cluster = (data_dir / CLUSTER_FILE).exists()
+    return beside if beside.is_dir() and not is_of_cluster else data_dir / KEYS_DIR
 
 
 def keys_of_command() -> KeyPair:

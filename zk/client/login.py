@@ -11,12 +11,12 @@ import base64
 import hashlib
 import os
 import secrets
-import stat
+from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from regent.config.private_files import write_private
+from regent.config.private_files import read_private, write_private
 from regent.core.errors import RegentError
 
 SECRET_FILE: Final = "zookeeper.secret"
@@ -25,7 +25,6 @@ SECRET_VARIABLE: Final = "REGENT_ZOOKEEPER_SECRET"
 
 _USER: Final = "regent"
 _PASSWORD_BYTES: Final = 32
-_OF_OTHERS: Final = 0o077
 
 
 class Acl(Enum):
@@ -101,17 +100,9 @@ def login_at(hosts: str) -> Login | None:
 
 def read_login(secret_file: Path) -> Login:
     """Read a secret file; raises ``RegentError`` if it is missing, bad, or open to other users."""
-    try:
-        with secret_file.open(encoding="utf-8") as file:
-            mode, text = os.fstat(file.fileno()).st_mode, file.read()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise RegentError(f"ZooKeeper's secret {secret_file} cannot be read: {reason}") from None
-    if mode & _OF_OTHERS:
-        raise RegentError(
-            f"ZooKeeper's secret {secret_file} has mode {stat.S_IMODE(mode):04o}, so other users"
-            f" may read it: make it private with `chmod 600 {secret_file}`"
-        )
+    content, text = read_private(secret_file, "ZooKeeper's login"), ""
+    with suppress(UnicodeDecodeError):
+        text = content.decode()
     user, colon, password = text.strip().partition(":")
     if not (user and colon and password) or '"' in text or "\n" in text.strip():
         raise RegentError(f"ZooKeeper's secret {secret_file} must have one line, user:password")

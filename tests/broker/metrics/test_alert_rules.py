@@ -19,6 +19,12 @@ DASHBOARD = RULES.with_name("regent-dashboard.json")
 RULES_TEST = Path(__file__).with_name("alert_rules_test.yml")
 METRIC = re.compile(r"\b(?:regent|kafka)_[a-z0-9_]+")
 OF_PROMETHEUS = {"up"}
+OTHER_NAMES = {
+    "kafka_server_brokertopicmetrics_messagesin_total",  # of other rules for the JMX exporter
+    *("regent_cluster", "regent_brokers", "regent_config", "regent_topic", "regent_topics"),
+    "regent_timeout_factor",  # of the fixtures for pytest, as those before
+}
+"""Names in the docs that are none of our metrics."""
 
 
 def exported() -> set[str]:
@@ -49,6 +55,22 @@ def test_every_panel_asks_for_metrics_that_exist() -> None:
     names = {name for expression in asked for name in METRIC.findall(expression)}
     assert len(names) >= 10
     assert names - exported() == set()
+
+
+def test_the_docs_name_metrics_as_they_are_exported() -> None:
+    pages = (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"))
+    text = "\n".join(page.read_text() for page in pages if page.name != "CHANGELOG.md")
+    domains = "server|controller|network|log|coordinator|cluster"
+    of_kafka = set(re.findall(rf"\bkafka_(?:{domains})_\w+", text))
+    ours = set(re.findall(r"`(regent_\w+)(?:\{[^`]*\})?`", text))
+    assert len(of_kafka) > 100
+    assert (of_kafka | ours) - exported() - OTHER_NAMES == set()
+
+
+def test_the_rules_ask_for_the_job_that_the_docs_configure() -> None:
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    configured = set(re.findall(r"- job_name: (\S+)", page))
+    assert set(re.findall(r'job="([^"]*)"', RULES.read_text())) == configured
 
 
 def test_remedies_name_commands_that_exist() -> None:

@@ -147,14 +147,15 @@ def test_metrics_are_encrypted_where_the_settings_say_so(
     tls = authority.config(ssl_client_auth="required")
     with closing(opened(metrics_tls=True, tls=tls)) as server:
         assert page(server, "https", context=authority.client_context("prometheus")) == 200
+        assert page(server, "https", context=authority.client_context()) == 401
         with pytest.raises((OSError, http.client.RemoteDisconnected)):
-            page(server, "https", context=authority.client_context())
+            page(server)
         eventually(lambda: caplog.messages, "a line about the first client that is refused")
         with pytest.raises((OSError, http.client.RemoteDisconnected)):
             page(server)
         assert page(server, "https", context=authority.client_context("prometheus")) == 200
     assert caplog.messages == [
-        f"metrics port closed the connection of {HOST}: the client has no certificate"
+        f"metrics port closed the connection of {HOST}: the client does not speak TLS"
     ]
 
 
@@ -281,6 +282,27 @@ def test_a_broker_says_whether_it_is_ready_and_the_controller(server: MetricsSer
 @pytest.mark.parametrize("path", ["/", "/healthz", "/metric", "/metrics/x"])
 def test_there_are_no_other_paths(server: MetricsServer, path: str) -> None:
     assert asked(server, path)[0] == 404
+
+
+def test_probes_need_no_certificate_where_prometheus_does(tmp_path: Path) -> None:
+    """Kubernetes has none."""
+    authority = Authority(tmp_path)
+    tls = authority.config(ssl_client_auth="required")
+    with closing(opened(metrics_tls=True, tls=tls)) as server:
+        server.probes = State("secret-topic-0 is behind")
+        for name, said in ((None, b""), ("prometheus", b"secret-topic-0 is behind\n")):
+            context = authority.client_context(*([name] if name else []))
+            for path, expected in (("/health", 200), ("/ready", 503)):
+                connection = http.client.HTTPSConnection(
+                    HOST, server.port, timeout=scaled(10), context=context
+                )
+                with closing(connection):
+                    connection.request("GET", path)
+                    answer = connection.getresponse()
+                    assert answer.status == expected
+                    assert path == "/health" or answer.read() == said
+    with pytest.raises(RegentError, match="ssl_truststore_location"):
+        opened(metrics_tls=True, tls=replace(tls, ssl_truststore_location=""))
 
 
 def test_without_the_token_only_the_status_is_told(tmp_path: Path) -> None:

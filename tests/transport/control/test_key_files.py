@@ -79,6 +79,18 @@ def test_the_public_key_of_another_pair_is_refused(tmp_path: Path) -> None:
         read_secret(path)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+def test_keys_that_root_allows_before_the_first_start_belong_to_the_owner_of_the_folder(
+    tmp_path: Path,
+) -> None:
+    os.chown(tmp_path, 12345, 12346)
+    directory = KeysDirectory(tmp_path / "broker" / "keys")
+    directory.allow("alice", new_key_pair().public)
+    made = (*tmp_path.rglob("*"),)
+    assert [path.name for path in made] == ["broker", "keys", "allowed", "alice.key"]
+    assert {(path.stat().st_uid, path.stat().st_gid) for path in made} == {(12345, 12346)}
+
+
 def test_a_missing_secret_is_named_with_the_remedy(tmp_path: Path) -> None:
     with pytest.raises(KeyFileError, match=r"operator\.secret: No such file.* keys make"):
         KeysDirectory(tmp_path).operator()
