@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple, TypedDict, TypeVar
 
+from regent import __version__
 from regent.actors.broker import BrokerStatus
 from regent.broker.broker_settings import StartedBroker
 from regent.broker.machine_settings import log_directories
@@ -122,6 +123,7 @@ class AdvertisedListeners(NamedTuple):
             control_key=control_key,
             no_replicas=config.no_replicas,
             node_host=config.node_host or None,
+            release=__version__,
         )
 
 

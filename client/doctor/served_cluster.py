@@ -16,7 +16,7 @@ from regent.client.command_config import SECURITY_OF_COMMAND
 from regent.client.controller_ref import ControllerRef
 from regent.client.deletion_obstacles import deletion_obstacles
 from regent.client.health import Troubles
-from regent.client.live_brokers import read_live_brokers
+from regent.client.live_brokers import read_live_brokers, software_of
 from regent.client.log_sizes import LogDirectorySize, LogSize, read_log_dirs
 from regent.client.missing_brokers import EndsOfBrokers, MissingBroker, restless_brokers
 from regent.client.obstacles import move_obstacles
@@ -123,7 +123,7 @@ def read_served(
         {t: config for t, config in configs.items() if not isinstance(config, BadDataError)},
         max(defaults, default=1),
         caches,
-        {b: r.info.software for b, r in live.items()} | dict(answer.software if answer else ()),
+        software_of(live, answer),
         deletion_obstacles(admin, sorted(deleted), answer),
         move_obstacles(admin, moving) if moving else (),
         old,

@@ -18,7 +18,7 @@ from regent.client.partitions import DescribedPartition
 from regent.client.slow_brokers import remedy_of_slow
 from regent.client.wording import counted, listed
 from regent.config.command_line import program
-from regent.core.model import TopicPartition
+from regent.core.model import OUR_SOFTWARE, TopicPartition, is_our_software
 
 SERVICE: Final = "service"
 """The name of this check."""
@@ -140,11 +140,13 @@ def _clocks(_: ExaminedCluster, served: ServedCluster) -> Iterator[Finding]:
 def _versions(_: ExaminedCluster, served: ServedCluster) -> Iterator[Finding]:
     found = defaultdict(list)
     for broker, software in sorted(served.software.items()):
-        found[software].append(broker)
+        found["regent, an earlier release" if software == OUR_SOFTWARE else software].append(broker)
     if len(found) > 1:
         each = "; ".join(f"{name}: {listed(brokers)}" for name, brokers in sorted(found.items()))
         message = f"brokers run different software ({each})"
         remedy = f"finish the change: `{program()} migrate check` tells what is left"
+        if all(map(is_our_software, served.software.values())):
+            remedy = f"finish the upgrade: `{program()} restart --rolling` with the newer release"
         yield _warning("software", message, remedy)
 
 

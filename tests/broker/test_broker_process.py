@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from regent import __version__
 from regent.broker import broker_process
 from regent.broker.broker_process import BrokerOptions, BrokerProcess
 from regent.broker.broker_storage import BrokerStorage
@@ -113,6 +114,7 @@ def test_control_requests_before_the_registration_are_refused(
             assert registered is not None
             assert json.loads(registered.data)["rack"] == "r1"
             assert json.loads(registered.data)["node_host"] == "m1"
+            assert json.loads(registered.data)["release"] == __version__
             assert json.loads(registered.data)["no_replicas"] is True
             present = HEADER._replace(broker_epoch=registered.stat.czxid)
             answer = client.request(REQUESTS[1], control_header=present, timeout_ms=TIMEOUT_MS)

@@ -194,6 +194,16 @@ def test_what_does_not_get_on_is_said_with_its_reason():
         assert part in said
 
 
+def test_brokers_of_different_releases_are_named_with_what_ends_the_upgrade():
+    software = {1: "regent", 2: "regent 0.4.0", 3: "regent 0.4.0"}
+    finding = only(ServedCluster(software=software))
+    assert finding.message == (
+        "brokers run different software (regent 0.4.0: 2, 3; regent, an earlier release: 1)"
+    )
+    assert "restart --rolling" in finding.remedy
+    assert found(ServedCluster(software={1: "regent 0.4.0", 2: "regent 0.4.0"})) == []
+
+
 def test_settings_that_lose_records_or_differ_between_brokers_are_named():
     settings = {
         1: {"unclean.leader.election.enable": "true", "default.replication.factor": "3"},
