@@ -24,6 +24,7 @@ from regent.core.errors import BadDataError, BrokerIdInUseError, RegentError, Se
 from regent.core.model import BrokerId, BrokerInfo, EndPoint, SuspectReplicas
 from regent.core.security.session import SecurityProtocol
 from regent.core.setting import SettingValues
+from regent.transport.control.codec import CONTROL_VERSION
 from regent.zk.client.connection import ConnectionState
 from regent.zk.client.operations import ConnectionLossError
 from regent.zk.client.session import SessionKeeper
@@ -124,6 +125,7 @@ class AdvertisedListeners(NamedTuple):
             no_replicas=config.no_replicas,
             node_host=config.node_host or None,
             release=__version__,
+            control_version=CONTROL_VERSION,
         )
 
 

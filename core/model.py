@@ -206,8 +206,8 @@ class BrokerInfo:
     ``control_key`` is the public key of the broker, in hexadecimal. Kafka has no such fields: they
     are None in the registration of a Kafka broker. ``no_replicas``: new replicas are not placed on
     this broker. ``node_host`` names the machine that several brokers share; None: no other broker
-    is on the machine of this one. ``release`` is the version of Regent; None: not known, or one up
-    to 0.3.0, which did not register it.
+    is on the machine of this one. ``release`` is the version of Regent, ``control_version`` that of
+    its control requests; None: not known, or a release up to 0.3.0, which registered neither.
     """
 
     broker_id: BrokerId
@@ -222,6 +222,7 @@ class BrokerInfo:
     no_replicas: bool = False
     node_host: str | None = None
     release: str | None = None
+    control_version: str | None = None
 
     @property
     def control_peer(self) -> str | None:
