@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
@@ -187,6 +188,43 @@ def test_top_shows_all_once(paced: FakeCluster) -> None:
     assert first["bytes_in"] > 0
     shown = paced.run("top", "--once").stdout
     assert re.search(r"^controller +broker 0 \(epoch 1\)$", shown, re.MULTILINE)
+
+
+def test_top_shows_the_last_failovers_with_who_ended_and_when_clients_knew(
+    local: FakeCluster, tmp_path: Path
+) -> None:
+    at_ms = 1_795_987_600_000
+    told = {"broker": 2, "answered_ms": 20.0, "event_id": 2}
+    rows = [
+        {"ts_ms": at_ms, "event": "Startup", "broker_id": 0, "controller_epoch": 1, "elected": 1},
+        {
+            "ts_ms": at_ms + 5_000,
+            "event": "Reelect",
+            "broker_id": 1,
+            "elected": 2,
+            "handling_ms": 100.0,
+        },
+        {"ts_ms": at_ms + 5_150, "event": "UpdateMetadataResponseReceived", "broker_id": 1, **told},
+    ]
+    common = {"controller_epoch": 2, "event_id": 1, "changes": []}
+    folder = tmp_path / "broker-1"
+    folder.mkdir()
+    lines = [json.dumps({**common, **row}) for row in rows]
+    (folder / "events.jsonl").write_text("".join(f"{line}\n" for line in lines))
+
+    (failover,) = local.json("top", "--once")["failovers"]
+
+    assert failover == {
+        "at_ms": at_ms + 5_000,
+        "what": "controller 0 was lost, broker 1 took over",
+        "broker_ids": [0],
+        "controller_id": 1,
+        "clients_knew_after_ms": 150,
+    }
+    shown = local.run("top", "--once").stdout
+    assert re.search(r"^FAILOVER +WHAT +CLIENTS-KNEW-AFTER$", shown, re.MULTILINE)
+    assert "took over" in shown
+    assert "150 ms" in shown
 
 
 def test_tables_without_headers_and_yaml(cluster: FakeCluster) -> None:
