@@ -117,9 +117,10 @@ def _wide_cells(row: BrokerOverview, controller_id: BrokerId) -> list[object]:
 def list_brokers(cluster: Cluster, /, output: str) -> None:
     """List the brokers that are registered now; "regent" without a release is an earlier one.
 
-    With -o wide: what each leads and holds, the bytes of its logs and what is free on the fullest
-    of its disks; how long the controller waits for its answers, and its leaders for its next fetch,
-    in the last minute in milliseconds; the age of its last fetch, if it should have asked again;
+    With -o wide, json and yaml: what each leads and holds, the bytes of its logs and what is free
+    on the fullest of its disks; how long the controller waits for its answers, and its leaders for
+    its next fetch, in the last minute in milliseconds; the age of its last fetch, if it should have
+    asked again;
     how often its leaders took it out of an ISR since they started; what it has to fetch until it is
     in sync, and how long that takes.
     """
@@ -149,6 +150,11 @@ def list_brokers(cluster: Cluster, /, output: str) -> None:
                 row["failed_log_dirs"] = failed[registration.info.broker_id]
             rows.append(row)
     if output == Output.JSON:
+        with cluster.admin() as admin:
+            shown_of = read_overview(admin).brokers
+        for row in rows:
+            shown = shown_of.get(int(str(row["id"])))  # None: it has gone
+            row |= {} if shown is None else shown.facts()
         print_json(rows)
     elif rows:
         _print_with_hosts(_COLUMNS, [_cells(row) for row in rows])

@@ -44,6 +44,11 @@ def test_brokers_are_listed_with_exactly_the_documented_keys(cluster: FakeCluste
         "software": "regent",
         "no_replicas": False,
         "node_host": None,
+        "leads": 0,
+        "replicas": 0,
+        "catching_up": None,
+        **dict.fromkeys(("log_bytes", "free_bytes", "log_dirs", "answer_p50_ms", "answer_p99_ms")),
+        **dict.fromkeys(("fetch_p50_ms", "fetch_p99_ms", "fetch_age_ms")),
     }
     assert rows[0]["broker_epoch"] > rows[1]["broker_epoch"] > 0
     assert (rows[1]["control_endpoint"], rows[1]["is_controller"]) == (None, False)
