@@ -54,7 +54,7 @@ class ControlChannel(Protocol):
 
     @property
     def software(self) -> str:
-        """What the broker is, for people."""
+        """What the broker says that it is, for people; "": nothing."""
         ...
 
     def request_each(
@@ -260,7 +260,7 @@ class RequestSendThread(RegentActor):
                 self._log_again(logging.ERROR, error)
                 self._note_refusal(sent[0].header, str(error))
             logger.debug("%s: %s; trying again", self.name, error)
-        if self._channel is not None:
+        if self._channel is not None and self._channel.software:
             self._stats.software = self._channel.software
 
     def _response(

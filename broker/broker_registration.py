@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple, TypedDict, TypeVar
 
+from regent import __version__
 from regent.actors.broker import BrokerStatus
 from regent.broker.broker_settings import StartedBroker
 from regent.broker.machine_settings import log_directories
@@ -23,6 +24,7 @@ from regent.core.errors import BadDataError, BrokerIdInUseError, RegentError, Se
 from regent.core.model import BrokerId, BrokerInfo, EndPoint, SuspectReplicas
 from regent.core.security.session import SecurityProtocol
 from regent.core.setting import SettingValues
+from regent.transport.control.codec import CONTROL_VERSION
 from regent.zk.client.connection import ConnectionState
 from regent.zk.client.operations import ConnectionLossError
 from regent.zk.client.session import SessionKeeper
@@ -122,6 +124,8 @@ class AdvertisedListeners(NamedTuple):
             control_key=control_key,
             no_replicas=config.no_replicas,
             node_host=config.node_host or None,
+            release=__version__,
+            control_version=CONTROL_VERSION,
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 import click
@@ -17,7 +17,7 @@ from regent.cli.waiting import Waiting
 from regent.cli.watching import complete_brokers
 from regent.client.broker_answers import failed_log_dirs_of
 from regent.client.cluster_connection import Cluster, pass_cluster
-from regent.client.live_brokers import not_registered
+from regent.client.live_brokers import not_registered, software_of
 from regent.client.obstacles import shutdown_obstacles
 from regent.client.overview import BrokerOverview, read_overview
 from regent.client.wording import counted
@@ -115,11 +115,12 @@ def _wide_cells(row: BrokerOverview, controller_id: BrokerId) -> list[object]:
 @output_option
 @pass_cluster
 def list_brokers(cluster: Cluster, /, output: str) -> None:
-    """List the brokers that are registered now.
+    """List the brokers that are registered now; "regent" without a release is an earlier one.
 
-    With -o wide: what each leads and holds, the bytes of its logs and what is free on the fullest
-    of its disks; how long the controller waits for its answers, and its leaders for its next fetch,
-    in the last minute in milliseconds; the age of its last fetch, if it should have asked again;
+    With -o wide, json and yaml: what each leads and holds, the bytes of its logs and what is free
+    on the fullest of its disks; how long the controller waits for its answers, and its leaders for
+    its next fetch, in the last minute in milliseconds; the age of its last fetch, if it should have
+    asked again;
     how often its leaders took it out of an ISR since they started; what it has to fetch until it is
     in sync, and how long that takes.
     """
@@ -134,21 +135,26 @@ def list_brokers(cluster: Cluster, /, output: str) -> None:
     with cluster.admin() as admin:
         registrations = admin.read_brokers()
         controller = admin.read_controller()
-        software = _software(admin, registrations.values())
+        live = {b: r for b, r in registrations.items() if isinstance(r, BrokerRegistration)}
+        software = _software(admin, live)
     controller_id = -1 if controller is None else controller.broker_id
-    known = [r.info for r in registrations.values() if isinstance(r, BrokerRegistration)]
-    failed = failed_log_dirs_of(known)
+    failed = failed_log_dirs_of([registration.info for registration in live.values()])
     rows = []
     for registration in registrations.values():
         if isinstance(registration, BadDataError):
             note(f"regent: {registration}")
         else:
             row = broker_json(registration, controller_id)
-            row["software"] = software.get(registration.info.broker_id, row["software"])
+            row["software"] = software[registration.info.broker_id]
             if registration.info.is_of_kafka:
                 row["failed_log_dirs"] = failed[registration.info.broker_id]
             rows.append(row)
     if output == Output.JSON:
+        with cluster.admin() as admin:
+            shown_of = read_overview(admin).brokers
+        for row in rows:
+            shown = shown_of.get(int(str(row["id"])))  # None: it has gone
+            row |= {} if shown is None else shown.facts()
         print_json(rows)
     elif rows:
         _print_with_hosts(_COLUMNS, [_cells(row) for row in rows])
@@ -157,12 +163,11 @@ def list_brokers(cluster: Cluster, /, output: str) -> None:
 
 
 def _software(
-    admin: ZkAdminStore, registrations: Iterable[BrokerRegistration | BadDataError]
+    admin: ZkAdminStore, live: Mapping[BrokerId, BrokerRegistration]
 ) -> Mapping[BrokerId, str]:
     """Ask the controller for the releases of Kafka's brokers, if there are any."""
-    known = [r.info for r in registrations if not isinstance(r, BadDataError)]
-    if not any(info.is_of_kafka for info in known):
-        return {}
+    if not any(registration.info.is_of_kafka for registration in live.values()):
+        return software_of(live, None)
     from regent.cli.remote_actors import controller_of
 
     deadline = time.monotonic() + _SOFTWARE_LIMIT_S
@@ -170,7 +175,7 @@ def _software(
     with suppress(RegentError), controller_of(admin) as controller:
         request = DescribeControllerRequest()
         answer = controller.ask(request, DescribeControllerResponse, deadline=deadline)
-    return {} if answer is None else dict(answer.software)
+    return software_of(live, answer)
 
 
 @brokers.command(epilog=examples("brokers shutdown 2"))

@@ -13,6 +13,7 @@ from typing import Final
 
 import click
 
+from regent import __version__
 from regent.cli.brokers import await_shutdown
 from regent.cli.output import examples, note
 from regent.cli.waiting import Waiting
@@ -32,6 +33,10 @@ _NAMED: Final = 3
 _LONGEST_PAUSE_S: Final = 2.0  # a look reads the states of all partitions
 _START_AGAIN_S: Final = 30.0
 _TIME: Final = "%Y-%m-%dT%H:%M:%S.%fZ"
+
+
+class MixedVersionsError(RegentError):
+    """The brokers speak another control version than those that would be started."""
 
 
 class RestartError(RegentError):
@@ -90,7 +95,8 @@ def restart(
 
     A broker is stopped only while all brokers are registered and all replicas are in sync. It hands
     its leaderships over first. The brokers of one machine (`node`) come one after the other. The
-    command stops at the first trouble, and says how to go on.
+    command stops at the first trouble, and says how to go on. It does not begin if brokers of this
+    release and those that run would refuse each other's control requests.
     """
     if not rolling:
         raise click.UsageError("brokers are restarted one after the other only: give --rolling")
@@ -114,12 +120,32 @@ def _resumable(newest_ms: int) -> Iterator[None]:
     except KeyboardInterrupt:
         note(how)
         raise
+    except MixedVersionsError:
+        raise
     except RegentError as error:
         raise RestartError(f"{error}; {how}") from None
 
 
 def _started_after(time_ms: int, brokers: Mapping[BrokerId, BrokerRegistration]) -> set[BrokerId]:
     return {id_ for id_, broker in brokers.items() if broker.info.timestamp_ms > time_ms}
+
+
+def _check_versions(live: Mapping[BrokerId, BrokerRegistration]) -> None:
+    """Refuse to mix brokers that could not tell each other who leads: none would be in sync."""
+    from regent.transport.control.codec import CONTROL_VERSION
+
+    others = {
+        broker_id: broker.info.release or "0.3.0 or earlier"
+        for broker_id, broker in sorted(live.items())
+        if not broker.info.is_of_kafka and broker.info.control_version != CONTROL_VERSION
+    }
+    if others:
+        raise MixedVersionsError(
+            f"broker {listed(others)} of release {listed(sorted(set(others.values())))} takes no"
+            f" control requests from brokers of release {__version__}, which is installed here:"
+            f" to upgrade, stop all brokers, and start all with {__version__}; to restart them as"
+            " they are, use the command of their release"
+        )
 
 
 @dataclass
@@ -149,6 +175,7 @@ class _Roll:
             raise RestartError(not_registered(min(unknown), live))
         todo = set(broker_ids) or set(self.expected)
         todo -= _started_after(newest_ms, live)
+        _check_versions(live)
         self._check_can_start(todo)
         done: list[BrokerId] = []
         missing = sorted(self.expected - live.keys())

@@ -26,9 +26,9 @@ from regent.core.errors import (
 )
 from regent.core.model import (
     NO_CONTROLLER,
-    OUR_SOFTWARE,
     BrokerId,
     BrokerRegistration,
+    is_our_software,
 )
 from regent.core.protocol.controller import DescribeControllerResponse
 from regent.zk.stores.admin_store import ActiveController, ZkAdminStore
@@ -203,15 +203,17 @@ def _ask_controller(
         health.event_queue_size = answer.event_queue_size
         software = dict(answer.software)
         for broker in health.brokers:
-            broker["software"] = software.get(int(str(broker["id"])), broker["software"])
+            if not is_our_software(str(broker["software"])):
+                broker["software"] = software.get(int(str(broker["id"])), broker["software"])
         health.unanswered = [row._asdict() for row in answer.unanswered]
     return answer
 
 
-def _named(broker: Mapping[str, object]) -> str:
-    """Return the id of a broker, and what it is if it is not one of ours."""
-    is_ours = broker["software"] == OUR_SOFTWARE
-    return f"{broker['id']}" if is_ours else f"{broker['id']} ({broker['software']})"
+def _named(brokers: Sequence[Mapping[str, object]]) -> list[str]:
+    """Return the ids of brokers; what each is, if they differ or are not ours."""
+    software = {str(broker["software"]) for broker in brokers}
+    is_plain = len(software) == 1 and all(map(is_our_software, software))
+    return [str(b["id"]) if is_plain else f"{b['id']} ({b['software']})" for b in brokers]
 
 
 def _examine_partitions(
@@ -263,7 +265,7 @@ def _print(health: Health) -> None:
             ("zookeeper", health.zookeeper["address"]),
             ("controller", active),
             ("events queued", health.event_queue_size),
-            ("brokers", listed(list(map(_named, health.brokers)), 20) or "none"),
+            ("brokers", listed(_named(health.brokers), 20) or "none"),
             *_host_facts(health.brokers),
             ("placement service", _placement_state(placement)),
             ("topics", health.topics),

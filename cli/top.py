@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
@@ -23,7 +24,10 @@ from regent.cli.output import (
 from regent.cli.watching import watched
 from regent.client.broker_answers import ask_brokers
 from regent.client.cluster_connection import Cluster, pass_cluster
+from regent.client.journals import Journals
 from regent.client.overview import Overview, read_overview
+from regent.client.wording import moment_text
+from regent.console.failovers import Failover, Fields, find_failovers, new_lines
 from regent.core.errors import RegentError
 from regent.core.model import BrokerId
 from regent.core.protocol.broker import Traffic
@@ -36,6 +40,10 @@ _BROKERS: Final = (
     *("broker", "leads", "replicas", "records/s in", "in/s", "out/s", "log bytes", "free"),
     *("answer p99", "fetch p99", "isr shrinks", "catching up"),
 )
+_FAILOVERS: Final = 5
+_EVENTS: Final = 50_000  # of the journals, the last
+_JOURNAL_BYTES: Final = 1024 * 1024  # of the end of each
+_FAILOVER_COLUMNS: Final = ("failover", "what", "clients knew after")
 _GROUP_COLUMNS: Final = ("group", "state", "lag", "read per s", "time to clear")
 
 
@@ -48,12 +56,16 @@ class Rates(NamedTuple):
 
 
 class TopScreen(NamedTuple):
-    """What is shown at one moment. ``controller``: id and epoch, None without one."""
+    """What is shown at one moment. ``controller``: id and epoch, None without one.
+
+    ``failovers`` are the last ones, the newest first, as journals tell them.
+    """
 
     controller: tuple[BrokerId, int] | None
     overview: Overview
     rates: Mapping[BrokerId, Rates]
     groups: list[GroupLag]
+    failovers: Sequence[Failover]
 
     def json(self) -> dict[str, object]:
         """Return what programs get."""
@@ -67,7 +79,44 @@ class TopScreen(NamedTuple):
                 for broker_id, row in self.overview.brokers.items()
             ],
             "groups": [row.as_json() for row in self.groups],
+            "failovers": [
+                {
+                    "at_ms": round(row.began_ms),
+                    "what": row.what,
+                    "broker_ids": row.broker_ids,
+                    "controller_id": row.controller_id,
+                    "clients_knew_after_ms": round(row.duration_ms) if row.is_known else None,
+                }
+                for row in self.failovers
+            ],
         }
+
+
+class LastFailovers:
+    """Follows the journals: those on this machine, else those that brokers read for us."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        folder = cluster.data_dir
+        far = cluster if folder is None else None
+        self.journals = Journals(far, folder, None, 0, lambda _: None, _JOURNAL_BYTES)
+        self._cluster = cluster
+        self._events: deque[Fields] = deque(maxlen=_EVENTS)
+        self._found: Sequence[Failover] = ()
+
+    def look(self) -> Sequence[Failover]:
+        """Return the last ones; none if no journal can be read."""
+        with suppress(RegentError):
+            self.journals.look()
+            if new := new_lines(self.journals):
+                self._events.extend(new)
+                file = self._cluster.file
+                deaths = {
+                    entry.id: (entry.ended_ms,)
+                    for entry in (() if file is None else file.brokers.values())
+                    if entry.ended
+                }
+                self._found = find_failovers(self._events, deaths)[:_FAILOVERS]
+        return self._found
 
 
 class Top:
@@ -76,7 +125,12 @@ class Top:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._lags: GroupLags | None = None
+        self._failovers = LastFailovers(cluster)
         self._before: tuple[float, Mapping[BrokerId, Traffic]] = (0.0, {})
+
+    def close(self) -> None:
+        """Close the connections to brokers whose journals were read."""
+        self._failovers.journals.close()
 
     def prepare(self) -> None:
         """Look once, for the first rates."""
@@ -107,7 +161,7 @@ class Top:
         who = None
         if controller is not None:
             who = controller.broker_id, controller.controller_epoch
-        return TopScreen(who, overview, rates, self._groups())
+        return TopScreen(who, overview, rates, self._groups(), self._failovers.look())
 
     def _groups(self) -> list[GroupLag]:
         """Return the groups that are furthest behind; none if brokers do not tell."""
@@ -134,16 +188,19 @@ class Top:
 @output_option
 @pass_cluster
 def top(cluster: Cluster, /, once: bool, every_s: float, output: str) -> None:
-    """Watch brokers, traffic and the groups that are furthest behind, until Ctrl-C.
+    """Watch brokers, traffic, the groups that are furthest behind and the last failovers.
+
+    Until Ctrl-C. How long a failover took is from the end of the process, or from when a controller
+    noticed it, until every live broker told clients the new leaders; "-": not yet, or not known.
 
     Rates are those between two looks, of groups those of the last ten seconds. Times are
     milliseconds in the last minute: how long the controller waits for answers of a broker, and its
     slowest leader for its next fetch.
     """
-    screen = Top(cluster)
-    screen.prepare()
-    time.sleep(_SAMPLE_S)
-    watched(lambda: _show(screen.look(), output), None if once else every_s)
+    with closing(Top(cluster)) as screen:
+        screen.prepare()
+        time.sleep(_SAMPLE_S)
+        watched(lambda: _show(screen.look(), output), None if once else every_s)
 
 
 def _show(screen: TopScreen, output: str) -> None:
@@ -170,6 +227,14 @@ def _show(screen: TopScreen, output: str) -> None:
     if screen.groups:
         click.echo()
         print_table(_GROUP_COLUMNS, [_group_cells(row) for row in screen.groups])
+    if screen.failovers:
+        click.echo()
+        print_table(_FAILOVER_COLUMNS, [_failover_cells(row) for row in screen.failovers])
+
+
+def _failover_cells(row: Failover) -> tuple[object, ...]:
+    knew = f"{row.duration_ms:.0f} ms" if row.is_known else None
+    return moment_text(round(row.began_ms)), row.what, knew
 
 
 def _time(at_ms: int) -> str:

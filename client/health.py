@@ -49,6 +49,7 @@ from regent.core.model import (
     OUR_SOFTWARE,
     BrokerId,
     BrokerRegistration,
+    is_our_software,
 )
 from regent.core.protocol.controller import DescribeControllerRequest, DescribeControllerResponse
 from regent.core.protocol.placement import PlacementStatusRequest, PlacementStatusResponse
@@ -141,7 +142,7 @@ class Troubles:
             f"broker {row.broker_id}: {counted(row.number, 'replica')} offline:"
             f" {listed(row.some, total=row.number)}: see its log for the reason, then restart it"
             for row in answer.offline_replicas
-            if software.get(row.broker_id, OUR_SOFTWARE) != OUR_SOFTWARE
+            if not is_our_software(software.get(row.broker_id, OUR_SOFTWARE))
         ]
         self.reasons += [
             f"broker {row.broker_id} has left {row.request} unanswered for"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from regent.client.wording import listed
 from regent.core.errors import BadDataError
 from regent.core.model import BrokerId, BrokerRegistration
+from regent.core.protocol.controller import DescribeControllerResponse
 from regent.zk.stores.admin_store import ZkAdminStore
 
 
@@ -16,6 +17,17 @@ def read_live_brokers(admin: ZkAdminStore) -> dict[BrokerId, BrokerRegistration]
         broker_id: registration
         for broker_id, registration in admin.read_brokers().items()
         if not isinstance(registration, BadDataError)
+    }
+
+
+def software_of(
+    live: Mapping[BrokerId, BrokerRegistration], answer: DescribeControllerResponse | None
+) -> dict[BrokerId, str]:
+    """Return what each broker is; the controller's ``answer`` has the releases of Kafka's."""
+    told = {} if answer is None else dict(answer.software)
+    return {
+        broker_id: told.get(broker_id, info.software) if info.is_of_kafka else info.software
+        for broker_id, info in ((b, registration.info) for b, registration in live.items())
     }
 
 

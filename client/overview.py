@@ -56,6 +56,18 @@ class BrokerOverview:
             "replicas": self.replicas,
             "log_bytes": self.log_bytes,
             "free_bytes": self.free_bytes,
+            "log_dirs": None
+            if self.directories is None
+            else [
+                {
+                    "path": one.log_dir,
+                    "is_offline": one.is_offline,
+                    "total_bytes": one.total_bytes,
+                    "free_bytes": one.free_bytes,
+                    "log_bytes": one.size,
+                }
+                for one in self.directories
+            ],
             **self.pace.facts(),
             "catching_up": None
             if left is None

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
+from regent.client.journals import Journals
 from regent.client.wording import counted, listed
 from regent.core.model import BrokerId
 
@@ -72,6 +73,11 @@ class Failover:
         return max(step.at_ms for step in self.steps) - self.began_ms
 
     @property
+    def is_known(self) -> bool:
+        """Whether every live broker tells clients the new leaders."""
+        return any(step.name == ALL_KNOW for step in self.steps)
+
+    @property
     def spans(self) -> list[tuple[str, float, float]]:
         """What each step took: its name, and from when until when after the beginning."""
         spans, at_ms = [], self.began_ms
@@ -83,8 +89,7 @@ class Failover:
     @property
     def sentence(self) -> str:
         """The whole failover in one line."""
-        known = any(step.name == ALL_KNOW for step in self.steps)
-        until = "until every live broker knew it" if known else "so far"
+        until = "until every live broker knew it" if self.is_known else "so far"
         elected = counted(self.changes, "change") if self.changes else "no change of a partition"
         return f"{self.what}: {elected}, {self.duration_ms:.0f} ms {until}"
 
@@ -116,6 +121,18 @@ SEEN: Final = "controller begins with it"
 DECIDED: Final = "leaders elected and written"
 FIRST_TOLD: Final = "first LeaderAndIsr answered"
 ALL_KNOW: Final = "last UpdateMetadata answered: all clients know"
+
+
+_NEEDED: Final = {"event": str, "broker_id": int, "controller_epoch": int, "event_id": int}
+
+
+def new_lines(journals: Journals) -> list[Fields]:
+    """Return the lines since the last call that have what every line of a journal has.
+
+    A damaged disk may give others.
+    """
+    found = (event.fields for event in journals.new())
+    return [f for f in found if all(isinstance(f.get(name), k) for name, k in _NEEDED.items())]
 
 
 def find_failovers(events: Iterable[Fields], deaths: Deaths) -> list[Failover]:

@@ -35,7 +35,7 @@ from regent.console.cluster_view import (
     PartitionTable,
     recent_failovers,
 )
-from regent.console.failovers import Deaths, Failover, Fields
+from regent.console.failovers import Deaths, Failover, Fields, new_lines
 from regent.core.errors import BadDataError, RegentError
 from regent.core.model import (
     NO_CONTROLLER,
@@ -418,7 +418,7 @@ class ViewCollector:
             self._journals = Journals(None, data_dir, None, 0, logger.warning, _READ_BYTES)
         found = self._journals.look()
         with suppress(EventsError):
-            self._add(_new_lines(self._journals))
+            self._add(new_lines(self._journals))
         return found > 0
 
     def _follow_far_journals(self, admin: ZkAdminStore) -> None:
@@ -429,7 +429,7 @@ class ViewCollector:
             self._far_journals = Journals(self._cluster, None, None, 0, say, _READ_FAR_BYTES)
         while self._is_wanted and not self._end.is_set():
             self._far_journals.look()
-            if new := _new_lines(self._far_journals):
+            if new := new_lines(self._far_journals):
                 self._arrived.append(new)
                 self._look_now.set()
             self._has_far_journals = not self._far_journals.none_was_read()
@@ -522,18 +522,6 @@ def _differ(before: ClusterView, now: ClusterView) -> bool:
     return replace(before, at_ms=0.0, table=_NO_TABLE, events=()) != replace(
         now, at_ms=0.0, table=_NO_TABLE, events=()
     )
-
-
-def _new_lines(journals: Journals) -> list[Fields]:
-    return [event.fields for event in journals.new() if _is_usable(event.fields)]
-
-
-_NEEDED: Final = {"event": str, "broker_id": int, "controller_epoch": int, "event_id": int}
-
-
-def _is_usable(fields: Fields) -> bool:
-    """Whether a line has what every line of a journal has; a damaged disk may give others."""
-    return all(isinstance(fields.get(name), kind) for name, kind in _NEEDED.items())
 
 
 def _live(

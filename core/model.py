@@ -188,6 +188,11 @@ OUR_SOFTWARE: Final = "regent"
 KAFKA_SOFTWARE: Final = "kafka"
 
 
+def is_our_software(software: str) -> bool:
+    """Whether it is a broker of Regent, of any release."""
+    return software.partition(" ")[0] == OUR_SOFTWARE
+
+
 def control_peer(endpoint: str | None, key: str | None) -> str | None:
     """Return ``tcp://host:port#key``; without a key the endpoint alone."""
     return endpoint if endpoint is None or key is None else f"{endpoint}#{key}"
@@ -201,7 +206,8 @@ class BrokerInfo:
     ``control_key`` is the public key of the broker, in hexadecimal. Kafka has no such fields: they
     are None in the registration of a Kafka broker. ``no_replicas``: new replicas are not placed on
     this broker. ``node_host`` names the machine that several brokers share; None: no other broker
-    is on the machine of this one.
+    is on the machine of this one. ``release`` is the version of Regent, ``control_version`` that of
+    its control requests; None: not known, or a release up to 0.3.0, which registered neither.
     """
 
     broker_id: BrokerId
@@ -215,6 +221,8 @@ class BrokerInfo:
     control_key: str | None = None
     no_replicas: bool = False
     node_host: str | None = None
+    release: str | None = None
+    control_version: str | None = None
 
     @property
     def control_peer(self) -> str | None:
@@ -228,8 +236,10 @@ class BrokerInfo:
 
     @property
     def software(self) -> str:
-        """Whose broker it is: regent or kafka."""
-        return KAFKA_SOFTWARE if self.is_of_kafka else OUR_SOFTWARE
+        """Whose broker it is: kafka, or regent with its release if that is known."""
+        if self.is_of_kafka:
+            return KAFKA_SOFTWARE
+        return OUR_SOFTWARE if self.release is None else f"{OUR_SOFTWARE} {self.release}"
 
     @property
     def plaintext_endpoint(self) -> EndPoint | None:

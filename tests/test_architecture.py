@@ -23,7 +23,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "transport": {"core", "config"},
     "cluster": {"core", "config", "storage", "zk", "transport"},
     "actors": {"core", "config", "records", "storage", "zk", "transport"},
-    "broker": {"core", "config", "records", "storage", "zk", "transport", "cluster", "actors"},
+    "broker": {
+        *("core", "config", "records", "storage"),
+        *("zk", "transport", "cluster", "actors", ""),
+    },
     "client": {"core", "config", "storage", "zk", "transport", "cluster"},
     "console": {"core", "config", "zk", "transport", "cluster", "client"},
     "jobs": {"core", "config", "records", "storage", "zk", "transport", "client"},

@@ -136,7 +136,7 @@ SOFTWARE: Final = MetricTable[int](
     "",
     gauge(
         "regent_broker_software",
-        "what a broker is: regent, or kafka with its release",
+        "what a broker is: regent or kafka, with its release",
         details="always 1",
     ),
     labels=("broker_id", "software"),

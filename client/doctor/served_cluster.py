@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,15 +16,16 @@ from regent.client.command_config import SECURITY_OF_COMMAND
 from regent.client.controller_ref import ControllerRef
 from regent.client.deletion_obstacles import deletion_obstacles
 from regent.client.health import Troubles
-from regent.client.live_brokers import read_live_brokers
+from regent.client.live_brokers import read_live_brokers, software_of
 from regent.client.log_sizes import LogDirectorySize, LogSize, read_log_dirs
 from regent.client.missing_brokers import EndsOfBrokers, MissingBroker, restless_brokers
 from regent.client.obstacles import move_obstacles
 from regent.client.partitions import DescribedPartition, Topics, read_partitions
+from regent.client.pauses import pauses
 from regent.client.slow_brokers import slow_brokers
 from regent.cluster.cluster_file import ClusterFile
 from regent.core.errors import BadDataError, Errors, RegentError
-from regent.core.model import BrokerId, BrokerRegistration, EndPoint
+from regent.core.model import BrokerId, BrokerRegistration, EndPoint, TopicPartition
 from regent.core.protocol.broker import DescribeMetadataRequest, DescribeMetadataResponse
 from regent.core.protocol.controller import DescribeControllerResponse
 from regent.core.protocol.messages.transactions import (
@@ -37,6 +38,7 @@ from regent.zk.stores.admin_store import ZkAdminStore
 
 _ASK_S: Final = 3.0
 _AT_ONCE: Final = 32
+_NEWS_S: Final = 6.0  # a change of an ISR reaches all brokers sooner, also over ZooKeeper
 _CLIENT_ID: Final = "doctor"
 _LONG_TRANSACTION_MS: Final = 15 * 60_000  # Kafka's transaction.max.timeout.ms
 _MIN_INSYNC: Final = "min.insync.replicas"
@@ -49,7 +51,16 @@ class ClockReading(NamedTuple):
     doubt_s: float
 
 
+class StaleCache(NamedTuple):
+    """What a broker tells clients, although it was not true any more some seconds ago."""
+
+    deleted: Sequence[str] = ()
+    isrs: Sequence[TopicPartition] = ()
+
+
 _Told: TypeAlias = tuple[DescribeMetadataResponse, ClockReading | None]
+_Difference: TypeAlias = tuple[str, int | None, tuple[BrokerId, ...], tuple[BrokerId, ...]]
+"""A topic, the partition, its ISR and the one in a cache; the topic alone: it is deleted."""
 
 
 @dataclass(slots=True)
@@ -66,6 +77,7 @@ class ServedCluster:
     topic_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     default_min_insync: int = 1
     caches: Mapping[BrokerId, DescribeMetadataResponse] = field(default_factory=dict)
+    stale: Mapping[BrokerId, StaleCache] = field(default_factory=dict)
     software: Mapping[BrokerId, str] = field(default_factory=dict)
     deletions: Mapping[str, str] = field(default_factory=dict)
     move_obstacles: Sequence[str] = ()
@@ -123,7 +135,8 @@ def read_served(
         {t: config for t, config in configs.items() if not isinstance(config, BadDataError)},
         max(defaults, default=1),
         caches,
-        {b: r.info.software for b, r in live.items()} | dict(answer.software if answer else ()),
+        _stale(admin, live, found.partitions, caches),
+        software_of(live, answer),
         deletion_obstacles(admin, sorted(deleted), answer),
         move_obstacles(admin, moving) if moving else (),
         old,
@@ -198,6 +211,63 @@ def _clock_of(actor: RemoteActorRef) -> ClockReading | None:
         half_s = (time.monotonic() - began) / 2
         return ClockReading(now_ms / 1000 - began_s - half_s, half_s) if now_ms >= 0 else None
     return None
+
+
+def _stale(
+    admin: ZkAdminStore,
+    live: Mapping[BrokerId, BrokerRegistration],
+    partitions: Sequence[DescribedPartition],
+    caches: Mapping[BrokerId, DescribeMetadataResponse],
+) -> Mapping[BrokerId, StaleCache]:
+    """Return what caches have kept: it is looked at until it is gone, or has stayed for long."""
+    names = set(admin.topics.read_topic_names())
+    kept = {b: _differences(partitions, names, cache) for b, cache in caches.items()}
+    for _ in pauses(time.monotonic() + _NEWS_S, _NEWS_S / 10):
+        kept = {broker: rows for broker, rows in kept.items() if rows}
+        if not kept:
+            break
+        told = {broker: _cache_of(live[broker]) for broker in kept}
+        names = set(admin.topics.read_topic_names())
+        topics = sorted(names & {row[0] for rows in kept.values() for row in rows})
+        partitions = read_partitions(admin, topics).partitions
+        kept = {
+            broker: rows & _differences(partitions, names, cache)
+            for broker, rows in kept.items()
+            if (cache := told[broker]) is not None
+        }
+    return {
+        broker: StaleCache(
+            sorted({topic for topic, partition, *_ in rows if partition is None}),
+            sorted(TopicPartition(row[0], row[1]) for row in rows if row[1] is not None),
+        )
+        for broker, rows in kept.items()
+        if rows
+    }
+
+
+def _differences(
+    partitions: Sequence[DescribedPartition],
+    names: Collection[str],
+    cache: DescribeMetadataResponse,
+) -> set[_Difference]:
+    """Return deleted topics, and partitions with another ISR under the same leader epoch."""
+    described = {p.topic_partition: p for p in partitions}
+    found: set[_Difference] = set()
+    for row in cache.partitions:
+        partition = described.get(TopicPartition(row.topic, row.partition))
+        if row.topic not in names:
+            found.add((row.topic, None, (), ()))
+        elif partition is not None:
+            state = partition.state.leader_and_isr
+            is_same = state.leader_epoch == row.leader_epoch
+            if is_same and set(state.isr) != set(row.isr):
+                found.add((row.topic, row.partition, tuple(state.isr), row.isr))
+    return found
+
+
+def _cache_of(broker: BrokerRegistration) -> DescribeMetadataResponse | None:
+    told = _told_at(broker.info.control_peer or "")
+    return None if isinstance(told, str) else told[0]
 
 
 def _unassigned(

@@ -18,7 +18,8 @@ from regent.client.partitions import DescribedPartition
 from regent.client.slow_brokers import remedy_of_slow
 from regent.client.wording import counted, listed
 from regent.config.command_line import program
-from regent.core.model import TopicPartition
+from regent.core.model import OUR_SOFTWARE, TopicPartition, is_our_software
+from regent.core.topic_validation import INTERNAL_TOPICS
 
 SERVICE: Final = "service"
 """The name of this check."""
@@ -26,6 +27,9 @@ SERVICE: Final = "service"
 _NAMED: Final = 5
 _MAX_SKEW: Final = 0.1  # the controller moves leaderships back beyond this part
 _MIN_PARTITIONS: Final = 10  # of a broker, to speak of a skew
+_MAX_LEAD: Final = 1.5  # times its share of the leaderships
+_FETCH_WAITS: Final = 4  # fewer in replica.lag.time.max.ms let followers leave ISRs at any pause
+_SAFE_REPLICAS: Final = 3
 _MAX_CLOCK_SKEW_S: Final = 1.0
 _PAIR: Final = 2
 
@@ -140,11 +144,13 @@ def _clocks(_: ExaminedCluster, served: ServedCluster) -> Iterator[Finding]:
 def _versions(_: ExaminedCluster, served: ServedCluster) -> Iterator[Finding]:
     found = defaultdict(list)
     for broker, software in sorted(served.software.items()):
-        found[software].append(broker)
+        found["regent, an earlier release" if software == OUR_SOFTWARE else software].append(broker)
     if len(found) > 1:
         each = "; ".join(f"{name}: {listed(brokers)}" for name, brokers in sorted(found.items()))
         message = f"brokers run different software ({each})"
         remedy = f"finish the change: `{program()} migrate check` tells what is left"
+        if all(map(is_our_software, served.software.values())):
+            remedy = f"finish the upgrade: `{program()} restart --rolling` with the newer release"
         yield _warning("software", message, remedy)
 
 
@@ -236,6 +242,23 @@ def _leader_skew(_: ExaminedCluster, served: ServedCluster) -> Iterator[Finding]
             message = f"broker {broker} leads {count} of {preferred[broker]} partitions less than"
             remedy = f"`{program()} elect-leaders --election-type preferred --all-topic-partitions`"
             yield _warning(f"broker {broker}", f"{message} it should", remedy)
+    led = Counter(p.leader for p in served.partitions if p.leader in served.live)
+    may_lead = [b for b, r in served.live.items() if not r.info.no_replicas]
+    share = led.total() / max(len(may_lead), 1)
+    for broker, count in sorted(led.items()):
+        at_home = count - sum(
+            p.leader == broker != p.assignment.replicas[0] for p in served.partitions
+        )
+        if at_home > _MAX_LEAD * share and at_home - share >= _MIN_PARTITIONS:
+            message = (
+                f"broker {broker} leads {count} of {led.total()} partitions, where {share:.0f}"
+                f" are its share: it is the preferred leader of {at_home}"
+            )
+            remedy = (
+                f"`{program()} jobs plan rebalance --out plan --execute` spreads replicas and"
+                f" preferred leaders; without Spark `{program()} reassign --generate`"
+            )
+            yield _warning(f"broker {broker}", message, remedy)
 
 
 def _stale_caches(_: ExaminedCluster, served: ServedCluster) -> Iterator[Finding]:
@@ -257,8 +280,22 @@ def _stale_caches(_: ExaminedCluster, served: ServedCluster) -> Iterator[Finding
                 f"broker {broker} tells clients other leaders than ZooKeeper has, of"
                 f" {counted(len(wrong), 'partition')}: {listed(wrong, _NAMED)}"
             )
-            remedy = f"run this again; if it stays, `{program()} controller move` tells all again"
+            remedy = f"run this again; if it stays, {_tell_again()}"
             yield _warning(f"broker {broker}", message, remedy)
+    for broker, stale in sorted(served.stale.items()):
+        kept = []
+        if stale.deleted:
+            count, names = counted(len(stale.deleted), "topic"), listed(stale.deleted, _NAMED)
+            kept.append(f"{count} after the deletion ({names})")
+        if stale.isrs:
+            count, names = counted(len(stale.isrs), "partition"), listed(stale.isrs, _NAMED)
+            kept.append(f"other ISRs of {count} ({names})")
+        message = f"broker {broker} has told clients for some seconds of {' and of '.join(kept)}"
+        yield _warning(f"broker {broker}", message, _tell_again())
+
+
+def _tell_again() -> str:
+    return f"`{program()} controller move` tells all again"
 
 
 # --- topics --------------------------------------------------------------------------------------
@@ -317,18 +354,27 @@ def _transactions(_: ExaminedCluster, served: ServedCluster) -> Iterator[Finding
 # --- settings ------------------------------------------------------------------------------------
 
 _HARMFUL: Final = (
-    ("unclean.leader.election.enable", "true", "acknowledged records may be lost in an election"),
-    ("log.flush.interval.messages", "1", "every record waits for the disk"),
+    (
+        *("unclean.leader.election.enable", "true"),
+        "acknowledged records may be lost in an election",
+        "`{} brokers config --default --set unclean.leader.election.enable=false`, and its file",
+    ),
+    (
+        *("log.flush.interval.messages", "1", "every record waits for the disk"),
+        "`{} brokers config --default --unset log.flush.interval.messages`, and its file",
+    ),
 )
+"""Settings of brokers: name, value, harm, and what mends it."""
 
 
 def _settings(cluster: ExaminedCluster, _: ServedCluster) -> Iterator[Finding]:
-    for name, value, harm in _HARMFUL:
+    for name, value, harm, remedy in _HARMFUL:
         brokers = [b for b, rows in sorted(cluster.settings.items()) if rows.get(name) == value]
         if brokers:
-            remedy = f"`{program()} brokers config --default --set {name}=…`, or its file"
             message = f"broker {listed(brokers)} has {name}={value}: {harm}"
-            yield _warning(f"broker {listed(brokers)}", message, remedy)
+            yield _warning(f"broker {listed(brokers)}", message, remedy.format(program()))
+    yield from _short_lag(cluster)
+    yield from _created_by_clients(cluster)
     differing = []
     for name in ("default.replication.factor", "min.insync.replicas", "delete.topic.enable"):
         values = {rows[name] for rows in cluster.settings.values() if name in rows}
@@ -337,6 +383,58 @@ def _settings(cluster: ExaminedCluster, _: ServedCluster) -> Iterator[Finding]:
     if differing:
         message = f"brokers have different values of {listed(differing)}"
         yield _warning("settings", message, "give all brokers the same: each may be the controller")
+
+
+def _short_lag(cluster: ExaminedCluster) -> Iterator[Finding]:
+    lag, wait = "replica.lag.time.max.ms", "replica.fetch.wait.max.ms"
+    short = {
+        broker: f"{lag}={rows[lag]} with {wait}={rows[wait]}"
+        for broker, rows in sorted(cluster.settings.items())
+        if rows.get(lag, "").isdecimal() and rows.get(wait, "").isdecimal()
+        if int(rows[lag]) < _FETCH_WAITS * int(rows[wait])
+    }
+    if short:
+        message = (
+            f"broker {listed(short)} has {listed(sorted(set(short.values())))}: a pause of a"
+            " follower that nobody notices takes it out of its ISRs"
+        )
+        remedy = f"put a longer {lag} into its file, then `{program()} restart --rolling`"
+        yield _warning(f"broker {listed(short)}", message, remedy)
+
+
+def _created_by_clients(cluster: ExaminedCluster) -> Iterator[Finding]:
+    """Say it, and warn of nothing: it is the default, of Kafka too."""
+    name = "auto.create.topics.enable"
+    brokers = [b for b, rows in sorted(cluster.settings.items()) if rows.get(name) == "true"]
+    if brokers:
+        message = f"broker {listed(brokers)} has {name}=true: a client that asks for a misspelt"
+        message += " topic creates it, with the brokers' default settings"
+        remedy = f"put false into its file, then `{program()} restart --rolling`"
+        yield Finding(SERVICE, Severity.OK, f"broker {listed(brokers)}", message, remedy)
+
+
+def _settings_of_topics(_: ExaminedCluster, served: ServedCluster) -> Iterator[Finding]:
+    unclean = {
+        topic
+        for topic, config in served.topic_configs.items()
+        if config.get("unclean.leader.election.enable") == "true"
+    }
+    yield from _named_topics(
+        unclean,
+        "with unclean.leader.election.enable=true: acknowledged records may be lost in an election",
+        "`{} topics config TOPIC --unset unclean.leader.election.enable`",
+    )
+    alone = {
+        p.topic_partition.topic
+        for p in served.partitions
+        if len(p.assignment.replicas) >= _SAFE_REPLICAS and served.min_insync(p) == 1
+    }
+    yield from _named_topics(
+        alone - INTERNAL_TOPICS,
+        "with min.insync.replicas=1 and three replicas or more: a record that is acknowledged may"
+        " be on one disk",
+        "`{} topics config TOPIC --set min.insync.replicas=2`",
+    )
 
 
 SERVICE_CHECKS: Final[Sequence[ServiceCheck]] = (
@@ -359,5 +457,6 @@ SERVICE_CHECKS: Final[Sequence[ServiceCheck]] = (
     _deletions,
     _transactions,
     _settings,
+    _settings_of_topics,
 )
 """One function for each thing; a new check is a new row."""

@@ -245,7 +245,7 @@ def test_a_broker_that_takes_no_request_at_all_is_tried_again_and_says_why(
     stage.wait_for(lambda: stats.refusal == str(refused) and stats.failures > 2)
     may_open.set()
     assert answers.get(timeout=TIMEOUT_S) == StopReplicaResponse(Errors.NONE)
-    stage.wait_for(lambda: stats.software == "regent")
+    stage.wait_for(lambda: stats.software == "kafka 3.9")
     assert stats.refusal == ""
     lines = [record for record in caplog.records if record.levelname == "ERROR"]
     assert len(lines) == 1, "once in ten seconds"

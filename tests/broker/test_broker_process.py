@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from regent import __version__
 from regent.broker import broker_process
 from regent.broker.broker_process import BrokerOptions, BrokerProcess
 from regent.broker.broker_storage import BrokerStorage
@@ -36,6 +37,7 @@ from regent.core.security.acl_cache import AclCache
 from regent.storage.log.log_loader import load_log
 from regent.testing.waits import eventually, scaled
 from regent.transport.control.client import RequestClient, RequestFailedError
+from regent.transport.control.codec import CONTROL_VERSION
 from regent.transport.control.key_files import BROKER_SECRET, secret_at
 from regent.transport.control.sockets import new_context
 from regent.zk.client.connection import ConnectionState
@@ -116,6 +118,8 @@ def test_control_requests_before_the_registration_are_refused(
             assert registered is not None
             assert json.loads(registered.data)["rack"] == "r1"
             assert json.loads(registered.data)["node_host"] == "m1"
+            assert json.loads(registered.data)["release"] == __version__
+            assert json.loads(registered.data)["control_version"] == CONTROL_VERSION
             assert json.loads(registered.data)["no_replicas"] is True
             present = HEADER._replace(broker_epoch=registered.stat.czxid)
             answer = client.request(REQUESTS[1], control_header=present, timeout_ms=TIMEOUT_MS)

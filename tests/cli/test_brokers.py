@@ -12,8 +12,13 @@ import pytest
 
 from regent.config.addresses import without_key
 from regent.core.errors import Errors
-from regent.core.model import TopicPartition
+from regent.core.model import BrokerInfo, TopicPartition
 from regent.core.protocol.broker import ShutdownBrokerRequest, ShutdownBrokerResponse
+from regent.core.protocol.controller import (
+    BrokerSoftware,
+    DescribeControllerRequest,
+    DescribeControllerResponse,
+)
 from regent.testing.waits import scaled
 from regent.transport.control.codec import Request, Response
 from tests.support.fake_cluster import FakeCluster, failing, write_cluster_file
@@ -39,9 +44,32 @@ def test_brokers_are_listed_with_exactly_the_documented_keys(cluster: FakeCluste
         "software": "regent",
         "no_replicas": False,
         "node_host": None,
+        "leads": 0,
+        "replicas": 0,
+        "catching_up": None,
+        **dict.fromkeys(("log_bytes", "free_bytes", "log_dirs", "answer_p50_ms", "answer_p99_ms")),
+        **dict.fromkeys(("fetch_p50_ms", "fetch_p99_ms", "fetch_age_ms")),
     }
     assert rows[0]["broker_epoch"] > rows[1]["broker_epoch"] > 0
     assert (rows[1]["control_endpoint"], rows[1]["is_controller"]) == (None, False)
+
+
+def test_brokers_of_different_releases_are_shown_with_them(cluster: FakeCluster) -> None:
+    """The registration says which, whatever a controller of an earlier release calls them."""
+    for broker_id, release in ((0, None), (1, "0.4.0"), (2, "0.4.0")):
+        endpoint = cluster.serve(cluster.lead) if broker_id == 0 else "tcp://127.0.0.1:1"
+        info = BrokerInfo(broker_id, (), control_endpoint=endpoint, release=release)
+        cluster.register_as(info)
+    cluster.elect(0)
+    cluster.answers[DescribeControllerRequest] = lambda _: DescribeControllerResponse(
+        Errors.NONE, software=tuple(BrokerSoftware(broker_id, "regent") for broker_id in range(3))
+    )
+
+    named = [row["software"] for row in cluster.json("brokers", "list")]
+
+    assert named == ["regent", "regent 0.4.0", "regent 0.4.0"]
+    listed = "0 (regent), 1 (regent 0.4.0), 2 (regent 0.4.0)"
+    assert listed in cluster.run("status").stdout
 
 
 def test_a_table_of_brokers_can_be_split_into_words(cluster: FakeCluster) -> None:

@@ -104,17 +104,20 @@ def test_a_secured_cluster_has_nothing_to_close(
     secured.add_broker(0, port=secured.listen(more=describing(threads, 0)))
     found = doctor(secured, exit_code=0)
     assert [(finding["check"], finding["subject"]) for finding in found] == [
+        ("service", "broker 0"),
         ("listeners", "broker 0"),
         ("listeners", "broker 0"),
         ("zookeeper", ADDRESS),
     ]
-    assert found[0]["facts"] == {"listener": "PLAINTEXT", "protocol": "PLAINTEXT"}
+    assert "auto.create.topics.enable=true" in found[0]["message"]
+    assert found[1]["facts"] == {"listener": "PLAINTEXT", "protocol": "PLAINTEXT"}
 
 
 def test_a_warning_and_a_problem_have_exit_codes_and_lines_with_the_remedy(
     secured: FakeCluster, threads: ThreadPoolExecutor
 ) -> None:
-    secured.add_broker(0, port=secured.listen(more=describing(threads, 0, local_users="any")))
+    settings = describing(threads, 0, local_users="any", auto_create_topics_enable=False)
+    secured.add_broker(0, port=secured.listen(more=settings))
     shown = secured.run("doctor")
     assert shown.exit_code == 1
     lines = shown.stdout.splitlines()

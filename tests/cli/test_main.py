@@ -264,7 +264,7 @@ def open_fake(address, limit_s):
     yield FakeZooKeeper(server)
 
 try:
-    cli(["topics", "list", "--zookeeper", "fake:1"], obj=open_fake)
+    cli(["topics", "list", "--names", "--zookeeper", "fake:1"], obj=open_fake)
 finally:
     print(sorted({"pyspark", "zmq", "pykka", "rich", "msgpack", "pyarrow"} & set(sys.modules)))
 """

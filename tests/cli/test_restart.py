@@ -12,7 +12,7 @@ import pytest
 
 from regent.cli import restart
 from regent.core.errors import Errors
-from regent.core.model import BrokerId
+from regent.core.model import BrokerId, BrokerInfo
 from regent.core.protocol.broker import ShutdownBrokerRequest, ShutdownBrokerResponse
 from regent.testing.waits import eventually, scaled
 from regent.transport.control.codec import Request, Response
@@ -237,3 +237,21 @@ def test_the_way_must_be_named(cluster: FakeCluster) -> None:
 
 def last_line(text: str) -> str:
     return text.splitlines()[-1]
+
+
+@pytest.mark.parametrize(("release", "named"), [(None, "0.3.0 or earlier"), ("9.0", "9.0")])
+def test_brokers_that_would_refuse_those_of_this_release_are_not_restarted_one_by_one(
+    cluster: FakeCluster, brokers: Brokers, release: str | None, named: str
+):
+    """The first would get no LeaderAndIsr from the others' controller, and never be in sync."""
+    cluster.unregister(2)
+    version = release and "9.0"
+    cluster.register_as(
+        BrokerInfo(2, (), None, "tcp://h:1", release=release, control_version=version)
+    )
+    result = cluster.run(*ROLLING)
+    assert result.exit_code == 1
+    assert f"broker 2 of release {named} takes no control requests" in result.stderr
+    assert "stop all brokers, and start all with" in result.stderr
+    assert "--after" not in result.stderr
+    assert brokers.stopped == []

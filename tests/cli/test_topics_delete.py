@@ -47,7 +47,7 @@ def test_a_topic_is_marked(two: FakeCluster) -> None:
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout == "Topic t is marked for deletion.\n"
     assert two.zookeeper.snapshot()[MARKER].data == b""
-    assert two.run("topics", "list").stdout == "t - marked for deletion\n"
+    assert two.run("topics", "list", "--names").stdout == "t - marked for deletion\n"
     assert "MarkedForDeletion: true" in two.run("topics", "describe", "t").stdout
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from regent.client.log_sizes import LogDirectorySize, LogSize
 from regent.core.model import LeaderAndIsr, ReplicaAssignment
 from regent.zk.znodes import ConfigEntityZNode
 from tests.support.fake_cluster import (
@@ -13,13 +14,37 @@ from tests.support.fake_cluster import (
 
 
 def test_topics_are_listed_by_name(cluster: FakeCluster) -> None:
-    assert cluster.run("topics", "list").stdout == ""
+    assert cluster.run("topics", "list", "--names").stdout == ""
     cluster.put_topic("b", {})
     cluster.put_topic("a", {})
     cluster.zookeeper.put("/admin/delete_topics/b")
 
-    assert cluster.run("topics", "list").stdout == "a\nb - marked for deletion\n"
-    assert cluster.json("topics", "list") == ["a", "b"]
+    assert cluster.run("topics", "list", "--names").stdout == "a\nb - marked for deletion\n"
+    assert cluster.json("topics", "list", "--names") == ["a", "b"]
+
+
+def test_topics_are_listed_with_partitions_replicas_and_bytes(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.put_topic("a", {0: ReplicaAssignment((0, 1)), 1: ReplicaAssignment((0, 1))})
+    cluster.put_topic("b", {0: ReplicaAssignment((1,))})
+    cluster.zookeeper.put("/admin/delete_topics/b")
+    disk = LogDirectorySize(0, "/d", False, 100, 40, (LogSize("a", 0, 1_000, False),) * 2)
+    monkeypatch.setattr("regent.client.log_sizes.read_log_dirs", lambda _: {0: [disk]})
+
+    first, second = cluster.json("topics", "list")
+    assert first == {
+        "topic": "a",
+        "partitions": 2,
+        "replicas": [2],
+        "bytes": 2_000,
+        "is_being_deleted": False,
+    }
+    assert (second["bytes"], second["is_being_deleted"]) == (None, True)
+    header, a, b = cluster.run("topics", "list").stdout.splitlines()
+    assert header.split() == ["TOPIC", "PARTITIONS", "REPLICAS", "BYTES", "STATE"]
+    assert a.split() == ["a", "2", "2", "2.0", "kB", "-"]
+    assert b.split() == ["b", "1", "1", "-", "marked", "for", "deletion"]
 
 
 # --- describe -------------------------------------------------------------------------------------

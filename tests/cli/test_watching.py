@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import click
@@ -15,6 +16,7 @@ from click.shell_completion import ShellComplete
 from regent.cli.main import cli
 from regent.cli.output import print_json
 from regent.cli.watching import watched
+from regent.client.log_sizes import LogDirectorySize, LogSize
 from regent.core.errors import Errors, RegentError
 from regent.core.model import LeaderAndIsr, ReplicaAssignment
 from regent.core.protocol.broker import (
@@ -214,12 +216,66 @@ def test_a_wide_list_of_brokers_has_their_pace(paced: FakeCluster) -> None:
     assert columns["FREE-BYTES"] == "-", "its Kafka port does not tell"
 
 
+def test_programs_get_of_brokers_what_a_wide_list_shows(
+    paced: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = LogDirectorySize(1, "/d", False, 100, 40, (LogSize("t", 0, 7, False),))
+    monkeypatch.setattr("regent.client.overview.read_log_dirs", lambda _: {1: [disk]})
+    first, second = paced.json("brokers", "list")
+    assert (first["log_dirs"], first["free_bytes"], first["leads"]) == (None, None, 1)
+    assert second["log_dirs"] == [
+        {"path": "/d", "is_offline": False, "total_bytes": 100, "free_bytes": 40, "log_bytes": 7}
+    ]
+    told = {name: second[name] for name in ("answer_p50_ms", "answer_p99_ms", "fetch_p50_ms")}
+    assert told == {"answer_p50_ms": 5, "answer_p99_ms": 40, "fetch_p50_ms": 2}
+    rest = {"fetch_p99_ms", "fetch_age_ms", "isr_shrinks", "catching_up", "log_bytes", "replicas"}
+    assert rest <= second.keys()
+
+
 def test_top_shows_all_once(paced: FakeCluster) -> None:
     first, second = paced.json("top", "--once")["brokers"]
     assert (first["id"], first["leads"], second["fetch_p99_ms"]) == (0, 1, 9)
     assert first["bytes_in"] > 0
     shown = paced.run("top", "--once").stdout
     assert re.search(r"^controller +broker 0 \(epoch 1\)$", shown, re.MULTILINE)
+
+
+def test_top_shows_the_last_failovers_with_who_ended_and_when_clients_knew(
+    local: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("regent.cli.top._GROUP_TIMEOUT_MS", 50)  # no broker has groups
+    at_ms = 1_795_987_600_000
+    told = {"broker": 2, "answered_ms": 20.0, "event_id": 2}
+    rows = [
+        {"ts_ms": at_ms, "event": "Startup", "broker_id": 0, "controller_epoch": 1, "elected": 1},
+        {
+            "ts_ms": at_ms + 5_000,
+            "event": "Reelect",
+            "broker_id": 1,
+            "elected": 2,
+            "handling_ms": 100.0,
+        },
+        {"ts_ms": at_ms + 5_150, "event": "UpdateMetadataResponseReceived", "broker_id": 1, **told},
+    ]
+    common = {"controller_epoch": 2, "event_id": 1, "changes": []}
+    folder = tmp_path / "broker-1"
+    folder.mkdir()
+    lines = [json.dumps({**common, **row}) for row in rows]
+    (folder / "events.jsonl").write_text("".join(f"{line}\n" for line in lines))
+
+    (failover,) = local.json("top", "--once")["failovers"]
+
+    assert failover == {
+        "at_ms": at_ms + 5_000,
+        "what": "controller 0 was lost, broker 1 took over",
+        "broker_ids": [0],
+        "controller_id": 1,
+        "clients_knew_after_ms": 150,
+    }
+    shown = local.run("top", "--once").stdout
+    assert re.search(r"^FAILOVER +WHAT +CLIENTS-KNEW-AFTER$", shown, re.MULTILINE)
+    assert "took over" in shown
+    assert "150 ms" in shown
 
 
 def test_tables_without_headers_and_yaml(cluster: FakeCluster) -> None:

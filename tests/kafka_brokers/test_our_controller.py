@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
+from regent import __version__
 from regent.config.command_line import COMMAND
 from regent.testing.regent_cluster import RegentCluster
 from regent.testing.waits import eventually, scaled
@@ -86,7 +87,7 @@ def test_a_broker_of_kafka_follows_leads_dies_and_returns(
         of_kafka = f"kafka {version.rpartition('.')[0]}"
         rows: list[dict[str, Any]] = json.loads(regent(cluster, "brokers", "list", "-o", "json"))
         assert {row["id"]: row["software"] for row in rows} == {
-            **dict.fromkeys((FIRST, SECOND), "regent"),
+            **dict.fromkeys((FIRST, SECOND), f"regent {__version__}"),
             KAFKA: of_kafka,
         }
         assert f"{KAFKA} ({of_kafka})" in regent(cluster, "status")

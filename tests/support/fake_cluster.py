@@ -41,7 +41,7 @@ from regent.core.protocol.placement import (
     PlaceTopicsResponse,
 )
 from regent.core.protocol.topics import TopicsRequest, TopicsResponse
-from regent.transport.control.codec import Request, Response
+from regent.transport.control.codec import CONTROL_VERSION, Request, Response
 from regent.transport.control.server import ControlServer, IncomingRequest
 from regent.transport.kafka.api import KafkaApi
 from regent.zk import znodes
@@ -126,6 +126,7 @@ class FakeCluster(World):
         endpoint = EndPoint("PLAINTEXT", "127.0.0.1", port or 9092 + broker_id)
         replication = f"tcp://127.0.0.1:{29092 + broker_id}"
         info = BrokerInfo(broker_id, (endpoint,), rack, control_endpoint, replication)
+        info = replace(info, control_version=CONTROL_VERSION)
         self.register_as(replace(info, node_host=node_host, timestamp_ms=started_ms))
 
     @property

@@ -86,7 +86,7 @@ class Recorded(NamedTuple):
 class RecordingChannel:
     """A channel to one broker: records requests and answers with the stage's ``answer``."""
 
-    software = "regent"
+    software = "kafka 3.9"
 
     def __init__(self, stage: Stage, broker_id: BrokerId) -> None:
         self._stage = stage

@@ -112,7 +112,7 @@ def test_a_cluster_serves_in_a_folder_with_any_name_and_after_the_folder_was_mov
     assert [path.name for path in user.folder.iterdir()] == [NAME]
     moved = ("--data-dir", str(parent.rename(user.folder / "资料") / "data"))
     with user.cluster(Path(moved[1]), "--no-placement-service"):
-        assert user.run("topics", "list", *moved).stdout == "orders\n"
+        assert user.run("topics", "list", "--names", *moved).stdout == "orders\n"
     assert [path.name for path in user.folder.iterdir()] == ["资料"]
 
     hint = user.run("status", *where).stderr.split("`")[1]

@@ -28,7 +28,6 @@ import zmq
 
 from regent.config.addresses import without_key
 from regent.core.errors import BadDataError, Errors, RegentError
-from regent.core.model import OUR_SOFTWARE
 from regent.core.protocol.control import ControlHeader
 from regent.core.records import RecordBytes
 from regent.transport.control import codec
@@ -200,8 +199,8 @@ class RequestClient:
     ``correlation_ids``, so that the ids ascend over all of them.
     """
 
-    software: Final = OUR_SOFTWARE
-    """Whose peers these are."""
+    software: Final = ""
+    """A broker of ours tells its release in its registration."""
 
     def __init__(
         self,

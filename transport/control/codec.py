@@ -45,6 +45,8 @@ T = TypeVar("T")
 
 HEADER_VERSION: Final = 1
 API_VERSION: Final = 0
+CONTROL_VERSION: Final = f"{HEADER_VERSION}.{API_VERSION}"
+"""What a broker registers: those with another one refuse its requests, and it theirs."""
 PING: Final = (b"", b"")
 """A message without a header: the server sends the same back at once."""
 

@@ -168,6 +168,8 @@ def _encode_registration(info: BrokerInfo, suspects: SuspectZnodes | None = None
         else None,
         "no_replicas": info.no_replicas or None,
         "node_host": info.node_host,
+        "release": info.release,
+        "control_version": info.control_version,
     }
     registration |= {key: value for key, value in optional.items() if value is not None}
     return orjson.dumps(registration)
@@ -190,6 +192,8 @@ def _decode_registration(node: str, data: bytes, broker_id: BrokerId) -> BrokerI
         control_key=json.optional_string("curve_public_key"),
         no_replicas=json.values.get("no_replicas") is True,
         node_host=json.optional_string("node_host"),
+        release=json.optional_string("release"),
+        control_version=json.optional_string("control_version"),
     )
 
 

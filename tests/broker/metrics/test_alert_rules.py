@@ -49,6 +49,23 @@ def test_every_alert_asks_for_metrics_that_exist_and_names_a_remedy() -> None:
     assert all(e.split("{")[0] in OF_PROMETHEUS for e in asked)
 
 
+def test_the_page_for_operators_has_the_same_alerts() -> None:
+    rule = re.compile(
+        r"alert: (\w+)\n +expr: (.*(?:\n {10}\S.*)*)\n(?: +for: (\w+)\n)?"
+        r" +labels: {severity: (\w+)}"
+    )
+    rules = {
+        name: (set(METRIC.findall(expression)), ", ".join(filter(None, (severity, lasts))))
+        for name, expression, lasts, severity in rule.findall(RULES.read_text())
+    }
+    page = (ROOT / "docs" / "operations.md").read_text()
+    section = page.partition("\n## Alerts\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \| (.*) \| (.*) \|$", section, re.MULTILINE)
+    assert {name: (set(METRIC.findall(when)), how) for name, when, how in rows} == rules
+    assert len(rules) == RULES.read_text().count("alert: ")
+    assert all(f"(../{file.relative_to(ROOT)})" in section for file in (RULES, DASHBOARD))
+
+
 def test_every_panel_asks_for_metrics_that_exist() -> None:
     panels = json.loads(DASHBOARD.read_text())["panels"]
     asked = [target["expr"] for panel in panels for target in panel["targets"]]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from regent.client.doctor import served_cluster
 from regent.client.doctor.examined_cluster import ExaminedCluster
 from regent.client.doctor.findings import Finding, Severity
-from regent.client.doctor.served_cluster import ClockReading, ServedCluster
+from regent.client.doctor.served_cluster import ClockReading, ServedCluster, StaleCache, read_served
 from regent.client.doctor.service_check import check_service
 from regent.client.health import Troubles
 from regent.client.missing_brokers import MissingBroker
@@ -28,6 +30,9 @@ from regent.core.model import (
     TopicPartition,
 )
 from regent.core.protocol.broker import DescribeMetadataResponse, MetadataPartition
+from regent.zk.stores.admin_store import ZkAdminStore
+from tests.support.fake_zookeeper import FakeZooKeeper
+from tests.support.world import World
 
 
 def partition(
@@ -154,7 +159,9 @@ def test_leaderships_that_did_not_return_are_a_skew():
         "elect-leaders --election-type preferred"
         in only(ServedCluster(live(1, 2), partitions=away)).remedy
     )
-    at_home = [partition(n, 1, (1, 2)) for n in range(10, 100)]
+    at_home = [
+        partition(n, 1 + n % 2, (1, 2), (1, 2) if n % 2 == 0 else (2, 1)) for n in range(10, 200)
+    ]
     assert found(ServedCluster(live(1, 2), partitions=[*away, *at_home])) == []
 
 
@@ -192,6 +199,97 @@ def test_what_does_not_get_on_is_said_with_its_reason():
     said = " ".join(finding.sentence for finding in found(served))
     for part in ("kafka 3.9: 2", "topic old waits", "t-0 moves there", "tx-1"):
         assert part in said
+
+
+def test_brokers_of_different_releases_are_named_with_what_ends_the_upgrade():
+    software = {1: "regent", 2: "regent 0.4.0", 3: "regent 0.4.0"}
+    finding = only(ServedCluster(software=software))
+    assert finding.message == (
+        "brokers run different software (regent 0.4.0: 2, 3; regent, an earlier release: 1)"
+    )
+    assert "restart --rolling" in finding.remedy
+    assert found(ServedCluster(software={1: "regent 0.4.0", 2: "regent 0.4.0"})) == []
+
+
+def test_topics_whose_settings_lose_records_are_counted_and_named_once():
+    rows = [partition(n, 1 + n % 3, (1, 2, 3), (1, 2, 3), f"t{n}") for n in range(7)]
+    rows.append(partition(0, 1, (1, 2, 3), (1, 2, 3), "__consumer_offsets"))
+    configs = {f"t{n}": {"min.insync.replicas": "2"} for n in range(1, 7)}
+    for name in configs:
+        configs[name]["unclean.leader.election.enable"] = "true"
+    unclean, alone = found(ServedCluster(live(1, 2, 3), partitions=rows, topic_configs=configs))
+    assert unclean.message.startswith("6 topics with unclean.leader.election.enable=true:")
+    assert unclean.message.endswith(": t1, t2, t3, t4, t5 and 1 more")
+    assert "topics config TOPIC --unset unclean.leader.election.enable" in unclean.remedy
+    assert alone.message.startswith("1 topic with min.insync.replicas=1 and three replicas")
+    assert alone.message.endswith(": t0")
+    assert "topics config TOPIC --set min.insync.replicas=2" in alone.remedy
+
+
+def test_a_broker_that_leads_more_than_its_share_is_named_with_what_spreads_them():
+    """Each of them is on its preferred leader: an election changes nothing."""
+    mine = [partition(n, 1, (1, 2)) for n in range(40)]
+    fair = [partition(n, 2, (1, 2), (2, 1)) for n in range(40, 70)]
+    assert found(ServedCluster(live(1, 2), partitions=[*mine, *fair])) == []
+    finding = only(ServedCluster(live(1, 2), partitions=[*mine, *fair[:5]]))
+    assert finding.message.startswith("broker 1 leads 40 of 45 partitions, where 22 are its share")
+    assert "jobs plan rebalance --out plan --execute" in finding.remedy
+
+
+def test_settings_of_brokers_that_are_known_to_hurt_are_named_with_what_mends_them():
+    hurts = {
+        "auto.create.topics.enable": "true",
+        "log.flush.interval.messages": "1",
+        "replica.lag.time.max.ms": "1500",
+        "replica.fetch.wait.max.ms": "500",
+    }
+    sound = {**hurts, "replica.lag.time.max.ms": "2000", "auto.create.topics.enable": "false"}
+    sound["log.flush.interval.messages"] = "10"
+    assert found(ServedCluster(live(1)), {1: sound}) == []
+    flush, lag, creates = found(ServedCluster(live(1, 2)), {1: hurts, 2: sound})
+    assert creates.severity is Severity.OK, "it is the default"
+    assert "config --default --unset log.flush.interval.messages" in flush.remedy
+    assert "restart --rolling" in creates.remedy
+    assert lag.message.startswith(
+        "broker 1 has replica.lag.time.max.ms=1500 with replica.fetch.wait.max.ms=500: "
+    )
+
+
+@pytest.mark.parametrize("is_news", [True, False])
+def test_a_cache_is_only_stale_if_it_stays_so(
+    monkeypatch: pytest.MonkeyPatch, is_news: bool
+) -> None:
+    world = World((1, 2))
+    world.put_topic("t", {0: ReplicaAssignment((1, 2))}, leaders={0: LeaderAndIsr(1, (1, 2), 4)})
+
+    def cache(isr: tuple[int, ...], *more: str) -> DescribeMetadataResponse:
+        rows = [
+            MetadataPartition(topic, None, 0, 1, 4, 1, isr, (1, 2), (), 1) for topic in ("t", *more)
+        ]
+        return DescribeMetadataResponse(Errors.NONE, 2, "running", 1, 1, partitions=tuple(rows))
+
+    told = iter([cache((1,), "gone"), cache((1,), "gone"), cache((1, 2))])
+    last = cache((1,), "gone")
+    monkeypatch.setattr(
+        served_cluster, "_told_at", lambda _: (next(told) if is_news else last, None)
+    )
+    monkeypatch.setattr(served_cluster, "_NEWS_S", 10.0 if is_news else 0.1)
+    registered = {2: replace(live(2)[2], info=BrokerInfo(2, (), control_endpoint="tcp://h:1"))}
+    admin = ZkAdminStore(FakeZooKeeper(world.zookeeper))
+    monkeypatch.setattr(served_cluster, "read_live_brokers", lambda _: registered)
+    stale = read_served(admin, {}, Troubles()).stale
+    assert stale == ({} if is_news else {2: StaleCache(["gone"], [TopicPartition("t", 0)])})
+
+
+def test_what_a_broker_still_tells_of_deleted_topics_and_former_isrs_is_named():
+    served = ServedCluster(live(1, 2), stale={2: StaleCache(["gone"], [TopicPartition("t", 0)])})
+    finding = only(served)
+    assert finding.severity is Severity.WARNING
+    assert finding.message == (
+        "broker 2 has told clients for some seconds of 1 topic after the deletion (gone) and of"
+        " other ISRs of 1 partition (t-0)"
+    )
+    assert "controller move" in finding.remedy
 
 
 def test_settings_that_lose_records_or_differ_between_brokers_are_named():

@@ -344,7 +344,11 @@ def test_equal_assignments_and_partition_ids_are_the_same_objects() -> None:
 
 
 def test_a_registration_names_the_machine_that_brokers_share() -> None:
-    info = BrokerInfo(7, (), node_host="m1")
+    info = BrokerInfo(
+        7, (), None, "tcp://m:1", node_host="m1", release="9.1", control_version="2.0"
+    )
+    assert BrokerIdZNode.decode(BrokerIdZNode.encode(info), 7) == info
+    assert info.software == "regent 9.1"
     assert BrokerIdZNode.decode(BrokerIdZNode.encode(info), 7).node_host == "m1"
     others = BrokerIdZNode.encode(BrokerInfo(7, ()))
     assert b"node_host" not in others
