@@ -208,8 +208,7 @@ def test_a_later_request_forces_although_both_were_read_together(
     monkeypatch.setattr(process_supervisor, "SAME_SIGNAL_S", 0.0)
     os.kill(os.getpid(), signal.SIGTERM)
     os.kill(os.getpid(), second)
-    assert processes.wait(lambda: processes.stop_requests > 0, TIMEOUT_S)
-    assert processes.stop_requests == 2
+    assert processes.wait(lambda: processes.stop_requests == 2, TIMEOUT_S)
     assert not processes.end(worker, 600.0)
 
 
