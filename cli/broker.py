@@ -34,7 +34,7 @@ from regent.config.private_files import check_not_root_in, keep_files_private
 from regent.config.settings import SETTING_OPTIONS, Settings
 from regent.config.settings_file import SettingsError, load_settings
 from regent.config.tables.logging import LoggingConfig
-from regent.config.threads import NamedThread, thread_names_begin_with
+from regent.config.threads import NamedThread, thread_names_begin_with, write_stacks_when_asked
 from regent.core.errors import RegentError
 from regent.core.model import MAX_BROKER_ID
 from regent.transport.control.server import PortInUseError
@@ -218,6 +218,10 @@ def _prepare_process() -> None:
 
 def _run(options: BrokerOptions, settings: Settings, death_pipe_fd: int | None) -> int:
     _prepare_process()
+    try:
+        write_stacks_when_asked(options.data_dir)
+    except OSError as error:
+        logger.warning("%s: %s, so SIGUSR1 writes no stacks", options.data_dir, error.strerror)
     process = BrokerProcess(options, settings)
 
     # Signals are blocked in every thread, and one thread waits for them. A handler would run on the

@@ -9,7 +9,7 @@ import tarfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final
 
@@ -21,11 +21,23 @@ from regent.cli.lazy_group import HelpfulGroup
 from regent.cli.output import examples
 from regent.cli.status import examine_status
 from regent.client.cluster_connection import Cluster, pass_cluster
+from regent.client.command_config import SECURITY_OF_COMMAND
 from regent.client.doctor.diagnosis import diagnose
+from regent.client.doctor.examined_cluster import ExaminedCluster, examine
+from regent.client.journals import Journals
+from regent.client.pauses import pauses
+from regent.cluster.cluster_file import BrokerEntry
+from regent.config.addresses import bracketed
+from regent.config.private_files import read_private
+from regent.config.threads import STACKS_FILE, STACKS_SIGNAL
 from regent.core.errors import RegentError
 
 _MAX_FILE_BYTES: Final = 32 * 1024 * 1024
 _METRICS_S: Final = 5.0
+_METRICS_TLS: Final = "regent.metrics.tls"
+_METRICS_TOKEN: Final = "regent.metrics.token.file"
+_STACKS_S: Final = 3.0
+_JOURNAL_BYTES: Final = 8 * 1024 * 1024  # of the end of each, over the network
 _SMALLEST_SECRET: Final = 6  # characters; a shorter one would blacken ordinary words
 _LARGEST_SECRET_FILE: Final = 65_536
 _OMITTED: Final = b"(secret)"
@@ -58,7 +70,11 @@ def support() -> None:
 )
 @pass_cluster
 def bundle(cluster: Cluster, /, path: Path | None) -> None:
-    """Write logs, journals, znodes, metrics, settings and findings into one .tar.gz.
+    """Write logs, journals, znodes, metrics, stacks, settings and findings into one .tar.gz.
+
+    Logs, metrics and the stacks of threads are those of brokers on this machine, also of one that
+    hangs. With --zookeeper the brokers read their journals for us. If the metrics are encrypted,
+    --command-config says whom to trust.
 
     Only its owner may read it. Users, tokens, passwords and private keys are left out: the znodes
     of users, brokers' settings and tokens, and everything that a file of secrets in the data
@@ -84,6 +100,7 @@ class Bundle:
         self._data_dir: Path | None = None
         self._problems: list[str] = []
         self._secrets: list[bytes] = []
+        self._examined = ExaminedCluster()
 
     def write(self) -> None:
         """Write all parts."""
@@ -103,7 +120,10 @@ class Bundle:
             for file in _files(self._data_dir):
                 with self._part(str(file)):
                     self._add(f"files/{file.relative_to(self._data_dir)}", _tail(file))
-            self._processes()
+            self._processes(self._data_dir)
+        else:
+            with self._part("journals"):
+                self._add("journals/events.jsonl", self._journals())
         self._add("problems.txt", "".join(f"{line}\n" for line in self._problems).encode())
 
     def _json(self, name: str, collect: Callable[[], object]) -> None:
@@ -124,9 +144,8 @@ class Bundle:
 
     def _settings(self) -> object:
         """The settings of brokers: they do not tell those that are secret."""
-        from regent.client.doctor.examined_cluster import examine
-
-        return dict(examine(self._cluster, self._data_dir)[0].settings)
+        self._examined = examine(self._cluster, self._data_dir)[0]
+        return dict(self._examined.settings)
 
     def _znodes(self) -> object:
         with self._cluster.admin() as admin:
@@ -135,16 +154,51 @@ class Bundle:
                 for path, data in admin.read_data()
             }
 
-    def _processes(self) -> None:
+    def _journals(self) -> bytes:
+        """Let the brokers read their journals for us."""
+        say = self._problems.append
+        with closing(Journals(self._cluster, None, None, 0, say, _JOURNAL_BYTES)) as journals:
+            if not journals.look():
+                raise SupportError(journals.none())
+            return "".join(f"{event.line}\n" for event in journals.new()).encode()
+
+    def _processes(self, data_dir: Path) -> None:
         file = self._cluster.file
         for broker in () if file is None else file.brokers.values():
             name = f"broker-{broker.id}"
             with self._part(f"metrics of {name}"):
-                address = f"http://{broker.host}:{broker.metrics_port}/metrics"
-                with urllib.request.urlopen(address, timeout=_METRICS_S) as answer:
-                    self._add(f"metrics/{name}.txt", answer.read(_MAX_FILE_BYTES))
+                self._add(f"metrics/{name}.txt", self._metrics(broker))
             with self._part(f"threads of {name}"):
                 self._add(f"threads/{name}.txt", _threads(broker.pid))
+            with self._part(f"stacks of {name}"):
+                if broker.pid not in self._examined.processes:
+                    raise SupportError(f"its process {broker.pid} has ended")
+                self._add(f"stacks/{name}.txt", _stacks(broker.pid, data_dir / name))
+
+    def _metrics(self, broker: BrokerEntry) -> bytes:
+        """Return the metrics, by the way that the broker's settings demand."""
+        settings = self._examined.settings.get(broker.id, {})
+        has_tls, context = settings.get(_METRICS_TLS) == "true", None
+        scheme = "https" if has_tls else "http"
+        request = urllib.request.Request(
+            f"{scheme}://{bracketed(broker.host)}:{broker.metrics_port}/metrics"
+        )
+        if has_tls:
+            if SECURITY_OF_COMMAND.config is None:
+                raise SupportError(
+                    "they are encrypted: --command-config with ssl.truststore.location says whom to"
+                    " trust"
+                )
+            from regent.transport.kafka.tls import client_context
+
+            context = client_context(SECURITY_OF_COMMAND.config.tls())
+        if path := settings.get(_METRICS_TOKEN):
+            token = read_private(Path(path), "the token of the metrics port").strip()
+            self._secrets = [token, *self._secrets]
+            request.add_header("Authorization", f"Bearer {token.decode()}")
+        with urllib.request.urlopen(request, timeout=_METRICS_S, context=context) as answer:
+            data: bytes = answer.read(_MAX_FILE_BYTES)
+            return data
 
 
 class _Part:
@@ -197,6 +251,29 @@ def _secrets_in(data_dir: Path) -> set[bytes]:
                 for line in lines:
                     found |= {line.strip(), line.partition(b":")[2].strip()}
     return {secret for secret in found if len(secret) >= _SMALLEST_SECRET}
+
+
+def _stacks(pid: int, folder: Path) -> bytes:
+    """Let a process write the stacks of its threads, and return them; it may hang.
+
+    The signal would end a process that does not wait for it, as a broker of an earlier release.
+    """
+    status = Path(f"/proc/{pid}/status").read_text()
+    caught = re.search(r"^SigCgt:\s*([0-9a-f]+)$", status, re.MULTILINE)
+    if caught is None or not int(caught[1], 16) & (1 << (STACKS_SIGNAL - 1)):
+        raise SupportError(f"process {pid} writes none: its release is an earlier one")
+    path = folder / STACKS_FILE
+    begin = size = path.stat().st_size
+    os.kill(pid, STACKS_SIGNAL)
+    for _ in pauses(time.monotonic() + _STACKS_S):
+        before, size = size, path.stat().st_size
+        if size == before > begin:
+            break
+    if size == begin:
+        raise SupportError(f"process {pid} has written none within {_STACKS_S:.0f} s")
+    with path.open("rb") as file:
+        file.seek(begin)
+        return file.read(_MAX_FILE_BYTES)
 
 
 def _threads(pid: int) -> bytes:

@@ -9,13 +9,16 @@ told apart, and each part names its threads without knowing whose they are.
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any, Final
 
 _prefix: Final = ContextVar("thread_name_prefix", default="")
@@ -38,6 +41,20 @@ class UnexpectedErrors:
 
 UNEXPECTED_ERRORS: Final = UnexpectedErrors()
 """Of the process: who logs such an error counts it here, whichever part of a broker it is."""
+
+
+STACKS_FILE: Final = "stacks.txt"
+STACKS_SIGNAL: Final = signal.SIGUSR1
+
+
+def write_stacks_when_asked(folder: Path) -> None:
+    """Append the stacks of all threads to a file in this folder at each SIGUSR1.
+
+    No Python code runs for that: it works, too, when a thread holds the GIL and does not return, or
+    the main thread waits. A stack has files, lines and functions, and no value. Raises ``OSError``.
+    """
+    stacks = os.open(folder / STACKS_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    faulthandler.register(STACKS_SIGNAL, stacks, all_threads=True)
 
 
 @contextmanager

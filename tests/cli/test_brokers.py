@@ -47,6 +47,7 @@ def test_brokers_are_listed_with_exactly_the_documented_keys(cluster: FakeCluste
         "leads": 0,
         "replicas": 0,
         "catching_up": None,
+        "isr_shrinks": 0,
         **dict.fromkeys(("log_bytes", "free_bytes", "log_dirs", "answer_p50_ms", "answer_p99_ms")),
         **dict.fromkeys(("fetch_p50_ms", "fetch_p99_ms", "fetch_age_ms")),
     }
