@@ -152,7 +152,7 @@ def choose(
 class Flight:
     """Moves that wait, those in flight, and what became of the others.
 
-    ``cancels``: moves in the other direction are cancelled; otherwise they are those of another
+    ``cancels``: moves in the other direction are turned; otherwise they are those of another
     tool. ``pause`` returns why no request may be sent to the controller now, or nothing. What it
     raises ends the execution.
     """
@@ -316,7 +316,8 @@ class Flight:
         live = admin.read_brokers().keys()
         observed = time.monotonic()
         back = self._observe(admin, ongoing, live)
-        self._submit(back, controller, observed, is_cancelled=True)
+        # Not cancelled: the controller would keep the replicas, and change their order.
+        self._submit(back, controller, observed)
         others = [] if self._options.additional else self.moved_by_others(ongoing)
         self.obstacle = failure or paused or (f"others move {listed(others)}" if others else "")
         if not self.obstacle:
@@ -394,15 +395,8 @@ class Flight:
         if self._waiting.pop(move.partition, None) or self.in_flight.pop(move.partition, None):
             self.work -= self._work_of(move)
 
-    def _submit(
-        self,
-        moves: Sequence[Move],
-        controller: ControllerRef,
-        observed: float,
-        *,
-        is_cancelled: bool = False,
-    ) -> None:
-        """Begin moves, or cancel the opposite ones, which were observed at that time.
+    def _submit(self, moves: Sequence[Move], controller: ControllerRef, observed: float) -> None:
+        """Begin moves, or turn the opposite ones, which were observed at that time.
 
         A repeated request has no further effect. Without an answer the moves are in flight: the
         next observation shows whether they have begun.
@@ -413,13 +407,13 @@ class Flight:
             for move in batch:
                 self._sort(Standing(move, MoveState.MOVING))
             answer = controller.ask(
-                _alteration(batch, is_cancelled=is_cancelled),
+                _alteration(batch),
                 AlterPartitionReassignmentsResponse,
                 deadline=time.monotonic() + _SUBMIT_S,
                 limit_s=_SUBMIT_S,
             )
             self._silence = controller.failure if answer is None else ""
-            if answer is not None and not is_cancelled:
+            if answer is not None:
                 self._note_refusals(answer)
                 self.begun += sum(move.partition in self.in_flight for move in batch)
 

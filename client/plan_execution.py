@@ -264,6 +264,8 @@ class _Execution:
         rate, moves = self._options.throttle, self._flight.open_moves
         if self._lock.is_alone():
             clear_throttle(admin, self._plan)
+        else:
+            self._lock.share()  # the other must not end as the last one, and remove this throttle
         if rate is not None:
             self._line.show("setting the throttle")
             keep_note = partial(self._plan.leave, THROTTLE)

@@ -82,7 +82,7 @@ def test_a_move_in_flight_is_cancelled_by_the_rollback_of_its_plan(
     eventually(lambda: controller.replicas()[0] == TARGET, "others are moved", scaled(10))
     assert do(browser, "roll-back-plan")[0] == 303
     eventually(lambda: controller.replicas() == [BEFORE] * 3, "it is rolled back", scaled(10))
-    assert controller.cancelled == [1]
+    assert controller.turned == [1]
 
 
 def test_a_plan_is_paused_and_resumed(browser: TestClient, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ class MovingController:
         self.refuses: dict[int, tuple[Errors, str]] = {}
         self.lasts: set[int] = set()
         self.submitted: list[list[int]] = []
-        self.cancelled: list[int] = []
+        self.turned: list[int] = []  # moves that were superseded
         self.elected: list[int] = []
         self.others: dict[TopicPartition, ReplicaAssignment] = {}
         self.before_answer: Callable[[int], Errors] = lambda _: Errors.NONE
@@ -81,27 +81,18 @@ class MovingController:
         self.assign({n: self.cluster.topic("t").partitions[n] for n in numbers})
         return ElectLeadersResponse.of(dict.fromkeys(named, NO_ERROR))
 
-    def _cancel(self, number: int) -> Errors:
-        current = self.cluster.topic("t").partitions[number]
-        if not current.is_being_reassigned:
-            return Errors.NO_REASSIGNMENT_IN_PROGRESS
-        self.assign({number: ReplicaAssignment(current.origin_replicas)})
-        return Errors.NONE
-
     def _begin(self, request: Request) -> Response | Errors:
         assert isinstance(request, AlterPartitionReassignmentsRequest)
         targets = request.targets
         numbers = [partition.partition for partition in targets]
-        if all(target is None for target in targets.values()):
-            self.cancelled += numbers
-            cancelled = {
-                partition: ApiError(self._cancel(partition.partition)) for partition in targets
-            }
-            return AlterPartitionReassignmentsResponse.of(cancelled)
-        self.submitted.append(numbers)
-        problem = self.before_answer(len(self.submitted))
-        if problem:
-            return problem
+        known = self.cluster.topic("t").partitions
+        if all(known[number].is_being_reassigned for number in numbers):
+            self.turned += numbers
+        else:
+            self.submitted.append(numbers)
+            problem = self.before_answer(len(self.submitted))
+            if problem:
+                return problem
         results = {}
         for partition, target in targets.items():
             assert target is not None
@@ -120,12 +111,13 @@ class MovingController:
 def write_plan(directory: Path, *partitions: int) -> Path:
     """Write a plan that moves these partitions."""
     directory.mkdir(parents=True)
-    (directory / "plan.json").write_text(_document(partitions, TARGET))
-    (directory / "rollback.json").write_text(_document(partitions, BEFORE))
+    (directory / "plan.json").write_text(document(partitions, TARGET))
+    (directory / "rollback.json").write_text(document(partitions, BEFORE))
     return directory
 
 
-def _document(partitions: Sequence[int], replicas: tuple[int, ...]) -> str:
+def document(partitions: Sequence[int], replicas: tuple[int, ...]) -> str:
+    """Return a document that moves partitions of the topic to these replicas."""
     rows = [{"topic": "t", "partition": n, "replicas": replicas} for n in partitions]
     return json.dumps({"version": 1, "partitions": rows})
 

@@ -28,6 +28,7 @@ from tests.support.plan_controller import (
     BEFORE,
     TARGET,
     MovingController,
+    document,
     opener,
     write_plan,
 )
@@ -237,10 +238,23 @@ def test_a_rollback_cancels_what_is_in_flight_and_moves_the_rest_back(
     )
     summary = execute(controller, plan, is_rollback=True)
 
-    assert controller.cancelled == [1]
+    assert controller.turned == [1]
     assert controller.submitted == [[0]]
     assert controller.replicas() == [BEFORE] * 3
     assert (summary["job"], summary["reached_before"], summary["moved"]) == ("plan rollback", 1, 2)
+
+
+def test_a_rollback_brings_the_order_of_replicas_back(
+    controller: MovingController, tmp_path: Path
+) -> None:
+    """A cancelled move keeps the order of the replicas that it was to keep."""
+    plan, before, target = tmp_path / "kept", (3, 1, 2), (0, 1, 2)
+    plan.mkdir()
+    (plan / "plan.json").write_text(document([0], target))
+    (plan / "rollback.json").write_text(document([0], before))
+    controller.assign({0: ReplicaAssignment(before).reassign_to(target)})
+    assert execute(controller, plan, is_rollback=True)["moved"] == 1
+    assert controller.replicas()[0] == before
 
 
 def test_the_first_execution_after_a_rollback_cancels_what_moves_back(
@@ -254,7 +268,7 @@ def test_the_first_execution_after_a_rollback_cancels_what_moves_back(
     )
     (plan / "rolling-back").touch()
     execute(controller, plan)
-    assert (controller.cancelled, controller.submitted) == ([0], [[2]])
+    assert (controller.turned, controller.submitted) == ([0], [[2]])
     assert controller.replicas() == [TARGET] * 3
 
     controller.assign({0: ReplicaAssignment(TARGET).reassign_to(BEFORE)})
@@ -274,7 +288,7 @@ def test_a_move_that_an_ended_execution_still_begins_is_rolled_back(
     controller.before_answer = late
     execute(controller, plan, is_rollback=True)
     assert controller.replicas() == [BEFORE] * 3
-    assert controller.cancelled == [2]
+    assert controller.turned == [2]
 
 
 def test_a_rollback_gives_up_a_partition_that_cannot_be_moved(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from regent.client.flight import ExecutionOptions
+from regent.client.plan_directory import PlanLock
 from regent.client.plan_execution import PlanIncompleteError, execute_plan
 from regent.core.errors import Errors
 from regent.core.model import ReplicaAssignment
@@ -148,6 +149,25 @@ def test_the_throttle_of_a_running_execution_outlives_another_one(
         first.result(scaled(TIMEOUT_S))
     assert config(cluster, "brokers", "1") == {RATES[0]: "77"}
     assert config(cluster, "brokers", "0") == config(cluster, "topics", "t") == {}
+
+
+def test_an_execution_that_ends_leaves_the_throttle_that_another_is_setting(
+    controller: MovingController, cluster: FakeCluster, plan: Path
+) -> None:
+    controller.lasts = {0, 1}
+    alone: list[bool] = []
+    with PlanLock(plan) as ending:
+        ending.share()
+
+        def end(call: Call) -> None:
+            if any(ConfigEntityZNode.path("topics", "t") in path for path in call.paths):
+                alone.append(ending.is_alone())
+
+        cluster.hook = end
+        with pytest.raises(PlanIncompleteError):
+            execute(cluster, plan, stall_timeout=0.1)
+    assert alone
+    assert not any(alone)
 
 
 def test_an_interrupted_execution_removes_its_throttle_or_says_how_to(

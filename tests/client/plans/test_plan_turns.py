@@ -77,7 +77,7 @@ def test_an_execution_that_cannot_begin_leaves_the_direction_to_the_next(
         execute(cluster, plan)
     hinder(cluster, controller)
     execute(cluster, plan)
-    assert (controller.cancelled, controller.replicas()) == ([0], [TARGET] * 3)
+    assert (controller.turned, controller.replicas()) == ([0], [TARGET] * 3)
 
 
 @HINDRANCES
@@ -113,9 +113,9 @@ def test_an_execution_after_a_killed_one_that_followed_a_rollback_cancels_what_m
     cluster.hook = interrupt
     with pytest.raises(KeyboardInterrupt):
         execute(cluster, plan)
-    assert controller.cancelled == []
+    assert controller.turned == []
     execute(cluster, plan)
-    assert (controller.cancelled, controller.replicas()) == ([0], [TARGET] * 3)
+    assert (controller.turned, controller.replicas()) == ([0], [TARGET] * 3)
     assert not (plan / "turned").exists()
 
 
