@@ -62,8 +62,9 @@ def test_the_first_broker_creates_the_tree_registers_and_is_elected(cluster: Ope
     assert created.index(registration) < created.index("/controller")
     (content,) = [w.content for w in writes if w.path == registration and w.kind == "set"]
     endpoint = f"PLAINTEXT://{content['host']}:{content['port']}"
-    ours = {"control_endpoint": "", "replication_endpoint": "", "curve_public_key": ""}
-    assert content | ours == {
+    ours = ["control_endpoint", "replication_endpoint", "curve_public_key"]
+    ours += ["release", "control_version"]
+    assert content | dict.fromkeys(ours, "") == {
         "version": 5,
         "host": "127.0.0.1",
         "port": content["port"],
@@ -72,9 +73,7 @@ def test_the_first_broker_creates_the_tree_registers_and_is_elected(cluster: Ope
         "jmx_port": -1,
         "features": {},
         "timestamp": MS,
-        "control_endpoint": "",
-        "replication_endpoint": "",
-        "curve_public_key": "",
+        **dict.fromkeys(ours, ""),
     }
 
 
