@@ -96,7 +96,7 @@ def test_a_stranger_can_change_no_znode_and_reads_no_secret(tmp_path: Path) -> N
         assert refused.returncode == 1
         assert "NO_AUTH: it asks for a login" in refused.stderr
         assert "secret_file" in refused.stderr
-        created = run("topics", "list", "--data-dir", tmp_path)
+        created = run("topics", "list", "--names", "--data-dir", tmp_path)
         assert created.stdout == "orders\n", created.stderr
 
 
