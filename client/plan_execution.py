@@ -92,7 +92,7 @@ def execute_plan(
     """Move every partition of the plan in ``plan_dir`` to its target; return the summary.
 
     ``is_rollback``: move them back. When nothing prevents the moves, the directory is marked, so
-    that executions in the other direction end. Their moves in flight are cancelled, also by the
+    that executions in the other direction end. Their moves in flight are turned back, also by the
     executions that follow a rollback, until one of them has ended.
 
     Raises:

@@ -1,7 +1,7 @@
 """How far the moves of partitions are: what their new replicas lack of the leader's log.
 
-The sizes of logs tell it, whoever has begun the moves. A rate is that of the last half minute, if
-a page shows the moves so long.
+The sizes of logs tell it, also of moves that others have begun. A rate is that of the last half
+minute, if a page shows the moves so long.
 """
 
 from __future__ import annotations
