@@ -90,16 +90,17 @@ class AlterPartitions:
             if outcomes[topic_partition] is Errors.NONE:
                 for member in members:
                     self._context.note_rejoined(member, topic_partition)
-        self._announce(rows)
-        self._log_refusals(request.broker_id, outcomes)
-        answers = tuple(
-            self._answer(topic_partition, outcomes[topic_partition]) for topic_partition in rows
-        )
         changed = [
             topic_partition
             for topic_partition in rows
             if self._known(topic_partition) != before[topic_partition]
         ]
+        if changed:  # a leader may repeat for hours what is refused
+            self._services.announce_metadata(changed)
+        self._log_refusals(request.broker_id, outcomes)
+        answers = tuple(
+            self._answer(topic_partition, outcomes[topic_partition]) for topic_partition in rows
+        )
         known = ((p, self._known(p)) for p in rows)
         with_eligible = tuple(
             p for p, now in known if now and now.leader_and_isr.eligible_leader_replicas
@@ -256,16 +257,7 @@ class AlterPartitions:
             PartitionChanged, topic_partition, before, leadership.leader_and_isr
         )
 
-    # --- announcing ---
-
-    def _announce(self, partitions: Iterable[TopicPartition]) -> None:
-        known = [
-            topic_partition
-            for topic_partition in partitions
-            if self._known(topic_partition) is not None
-        ]
-        if known:
-            self._services.announce_metadata(known)
+    # --- answering ---
 
     def _answer(self, topic_partition: TopicPartition, error: Errors) -> AlteredPartition:
         known = self._known(topic_partition)
