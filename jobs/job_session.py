@@ -12,6 +12,8 @@ from typing import Any, Final
 
 import click
 from py4j.protocol import Py4JJavaError
+from pyspark import SparkConf
+from pyspark.core.context import SparkContext
 from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
@@ -26,7 +28,7 @@ from regent.jobs.session import (
     is_local,
     spark_session,
 )
-from regent.jobs.spark_settings import QUICK_START
+from regent.jobs.spark_settings import QUICK_START, add_defaults
 
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # spark-submit sets it for the program it runs
 _NOT_SHIPPED: Final = frozenset({"tests", "bench"})
@@ -100,7 +102,10 @@ class JobSession:
 
     def _started(self, *, is_small: bool) -> SparkSession:
         if _SUBMITTED in os.environ:
-            session = SparkSession.builder.getOrCreate()
+            SparkContext._ensure_initialized()
+            conf = SparkConf()  # has what spark-submit has found
+            add_defaults(conf)
+            session = SparkSession.builder.config(conf=conf).getOrCreate()
         else:
             opened = spark_session(
                 self._options["master"],

@@ -32,7 +32,12 @@ from pyspark.sql import SparkSession
 from regent.config.java import find_java
 from regent.core.errors import RegentError
 from regent.jobs.java_errors import cause_in_log, explanation
-from regent.jobs.spark_settings import add_local_defaults, submit_command, submit_environment
+from regent.jobs.spark_settings import (
+    add_defaults,
+    add_local_defaults,
+    submit_command,
+    submit_environment,
+)
 
 DIRECTORY_PREFIX: Final = "regent-spark-"
 START_TIMEOUT_S: Final = 120.0
@@ -135,6 +140,7 @@ class SparkJvm:
             del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
         SparkContext._ensure_initialized(gateway=self._gateway)
         conf = SparkConf()  # has what spark-submit has found
+        add_defaults(conf)
         add_local_defaults(conf, self._directory)
         master = conf.get("spark.master") or "the master"
         self._awaited = f"{master} to start the application"

@@ -81,11 +81,15 @@ def submit_environment(
     }
 
 
+def add_defaults(conf: SparkConf) -> None:
+    """Add what is chosen for every master: jobs say themselves what fits into the driver."""
+    conf.setIfMissing("spark.driver.maxResultSize", "0")
+
+
 def add_local_defaults(conf: SparkConf, directory: Path) -> None:
     """Add what is chosen for a local master, to the settings with which the JVM has started."""
     master = conf.get("spark.master") or ""
-    # Without a limit: jobs say themselves what fits into the driver.
-    defaults = {"spark.driver.maxResultSize": "0"}
+    defaults = {}
     if (local := re.match(r"local(?:\[(\d+)?.*)?$", master)) is not None:
         cores = local[1] or (os.cpu_count() if "[" in master else 1)
         defaults |= {

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,11 +12,13 @@ import pyspark
 import pytest
 
 from regent.config.command_line import COMMAND
+from regent.config.java import find_java
 from regent.testing.waits import scaled
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("java")]
 
 PLACE = ("jobs", "place", "--dry-run", "--topics", "topics.json", "--brokers", "brokers.json")
+RESULT_LIMIT = "spark.driver.maxResultSize"
 
 
 @pytest.fixture
@@ -114,3 +117,33 @@ def test_an_error_of_the_jvm_is_one_line(directory: Path):
     assert ended.returncode == 1
     [line] = ended.stderr.splitlines()
     assert line.startswith("regent jobs report balance: ")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("conf", "limit"), [((), "0"), (("--conf", RESULT_LIMIT + "=2g"), "2g")])
+def test_a_job_of_spark_submit_has_no_limit_of_results_that_its_user_did_not_set(
+    directory: Path, conf: tuple[str, ...], limit: str
+):
+    script = directory / "job.py"
+    script.write_text(
+        "from pyspark.sql import SparkSession\n"
+        "from regent.jobs import place\n"
+        f"assert place.main({list(PLACE[2:])}) == 0\n"
+        f"print(SparkSession.active().conf.get({RESULT_LIMIT!r}))\n"
+    )
+    home = str(Path(pyspark.__file__).parent)
+    variables = {
+        "SPARK_HOME": home,
+        "JAVA_HOME": str(find_java().home),
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    done = subprocess.run(
+        [f"{home}/bin/spark-submit", "--master", "local[1]", *conf, str(script)],
+        cwd=directory,
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        timeout=scaled(120),
+        check=False,
+    )
+    assert done.stdout.splitlines()[-1:] == [limit], done.stderr

@@ -9,6 +9,7 @@ from pyspark import SparkConf
 from regent.config.java import JavaRuntime
 from regent.jobs import spark_settings
 from regent.jobs.spark_settings import (
+    add_defaults,
     add_local_defaults,
     ignore_user_settings,
     submit_command,
@@ -34,6 +35,7 @@ def completed(master: str, **known: str) -> dict[str, str]:
     conf = SparkConf(loadDefaults=False).setMaster(master)
     for name, value in known.items():
         conf.set(name.replace("_", "."), value)
+    add_defaults(conf)
     add_local_defaults(conf, Path("/directory"))
     return dict(conf.getAll())
 
