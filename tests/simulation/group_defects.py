@@ -1,8 +1,9 @@
 """Defects of the group coordinator and of what it stands on: they test the simulation.
 
-Each is a function that breaks one rule while the returned context lasts. Two are left out that
-hundreds of histories do not meet: appends without a check of the term, and epochs that are kept
-when a topic is deleted and created again. Unit tests have them.
+Each is a function that breaks one rule while the returned context lasts. Three are left out that
+hundreds of histories do not meet: appends without a check of the term, epochs that are kept when a
+topic is deleted and created again, and partitions that are not read again when they could not be
+read. Unit tests have them.
 """
 
 from __future__ import annotations
@@ -174,11 +175,6 @@ def ends_of_leaderships_not_reported() -> Any:
     return patch.object(LeaderPartitions, "take_changes", but_ends)
 
 
-def unread_partitions_given_up() -> Any:
-    """A partition that could not be read is not read again."""
-    return patch.object(GroupMetadataManager, "load_again", lambda self, partition, term: None)
-
-
 SEARCH_FROM: dict[Callable[[], Any], int] = {
     empty_groups_keep_their_generation: 126,
     static_members_removed_by_rebalances: 338,
@@ -194,5 +190,4 @@ SEARCH_FROM: dict[Callable[[], Any], int] = {
     loaded_to_the_high_watermark: 331,
     leaderships_not_reported: 2,
     ends_of_leaderships_not_reported: 232,
-    unread_partitions_given_up: 3109,
 }
