@@ -10,11 +10,12 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 
 from tests.simulation.history import run_seed, shown
 from tests.simulation.situations import Situation
 
-CHUNK = 10
 INTERRUPTED = 130
 SHOWN_EVERY_S = 0.2  # on a terminal
 LOGGED_EVERY_S = 60  # elsewhere
@@ -46,6 +47,11 @@ def main() -> int:
     except KeyboardInterrupt:
         progress.end(failed)
         return INTERRUPTED
+    except BrokenProcessPool:
+        progress.end(failed)
+        where = f"in one of {options.jobs} histories from seed {seeds[progress.done]} on"
+        sys.stderr.write(f"a process that runs histories was killed, {where}\n")
+        return 1
     _print_situations(met, len(seeds))
     progress.end(failed)
     return 1 if failed else 0
@@ -63,12 +69,12 @@ def _show(seed: int, stop_at: int | None) -> int:
 def _run_seeds(seeds: range, jobs: int) -> Iterator[tuple[int, str | None, frozenset[Situation]]]:
     # The terminal sends Ctrl-C to every process of the group: only the parent handles it.
     context = multiprocessing.get_context("spawn")
-    pool = context.Pool(jobs, signal.signal, (signal.SIGINT, signal.SIG_IGN))
-    try:
-        yield from pool.imap_unordered(run_seed, seeds, chunksize=CHUNK)
-    finally:
-        pool.terminate()
-        pool.join()
+    ignored = (signal.SIGINT, signal.SIG_IGN)
+    with ProcessPoolExecutor(jobs, context, signal.signal, ignored) as pool:
+        try:
+            yield from pool.map(run_seed, seeds)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _print_situations(met: Counter[Situation], histories: int) -> None:
@@ -84,13 +90,13 @@ class _Progress:
 
     def __init__(self, total: int) -> None:
         self._total = total
-        self._done = 0
+        self.done = 0
         self._started = self._shown = time.monotonic()
         self._is_terminal = sys.stderr.isatty()
 
     def step(self, failed: int) -> None:
         """Count one finished history."""
-        self._done += 1
+        self.done += 1
         now = time.monotonic()
         if now - self._shown >= (SHOWN_EVERY_S if self._is_terminal else LOGGED_EVERY_S):
             self._shown = now
@@ -112,8 +118,8 @@ class _Progress:
             sys.stderr.write(f"failing seeds: {' '.join(map(str, sorted(failed)))}\n")
 
     def _sum(self, failed: int) -> str:
-        rate = self._done / max(time.monotonic() - self._started, 0.001)
-        return f"{self._done} of {self._total} histories, {failed} failed, {rate:.0f} a second"
+        rate = self.done / max(time.monotonic() - self._started, 0.001)
+        return f"{self.done} of {self._total} histories, {failed} failed, {rate:.0f} a second"
 
 
 if __name__ == "__main__":
