@@ -189,7 +189,7 @@ SEARCH_FROM: dict[Callable[[], Any], int] = {
     last_copies_go_out_of_service: 243,
     logs_in_sync_replaced: 16,
     logs_replaced_in_the_same_epoch: 149,
-    replaced_logs_count_as_sound: 527,
+    replaced_logs_count_as_sound: 101_001_388,
     replaceable_logs_not_notified: 104,
     offline_replicas_never_asked: 104,
     stopped_replicas_started_by_notifications: 28,

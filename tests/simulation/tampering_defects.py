@@ -156,6 +156,6 @@ SEARCH_FROM: dict[Callable[[], Any], int] = {
     terms_unchecked: 1133,
     registrations_of_others_overwritten: 4,
     undecodable_registrations_stay: 837,
-    contested_topics_left_out: 6010984,
+    contested_topics_left_out: 102_000_036,
     registrations_made_again_without_suspects: 2310,
 }

@@ -240,7 +240,7 @@ SEARCH_FROM: dict[Callable[[], Any], int] = {
     fenced_producers_accepted: 312,
     epochs_given_before_the_abort: 531,
     timed_out_producers_not_fenced: 2992,
-    transactions_never_time_out: 3942,
+    transactions_never_time_out: 102_002_607,
     ends_told_before_they_are_decided: 1816,
     failed_decisions_carried_out: 1394,
     decisions_lost_with_their_coordinator: 298,
