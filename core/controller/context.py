@@ -129,7 +129,7 @@ class ControllerContext(PartitionEntries):
         # Of internal topics: over how many partitions their keys are spread.
         self.coordinated_partitions: dict[str, int] = {}
         self._registrations: dict[BrokerId, BrokerRegistration] = {}
-        # Replicas that joined the ISR after their brokers listed them as suspect.
+        # Replicas that joined the ISR after their brokers listed them as suspect, and are in it.
         self._rejoined: dict[BrokerId, set[TopicPartition]] = {}
         # Leaders that may have lost records since they were elected.
         self.leaders_with_losses: dict[TopicPartition, BrokerId] = {}
@@ -249,9 +249,22 @@ class ControllerContext(PartitionEntries):
                 self.put_replica_state(replica, ReplicaState.ONLINE)
 
     def note_rejoined(self, broker_id: BrokerId, topic_partition: TopicPartition) -> None:
-        """Clear the suspicion of a replica that joined the ISR, before its broker reports it."""
+        """Clear the suspicion of a replica that joined the ISR, before its broker reports it.
+
+        Only until it leaves the ISR: its log may be damaged then, and replaced by an empty one. Its
+        broker may list the two losses alike, without a list between them.
+        """
         if self.suspect_end(broker_id, topic_partition) is not None:
             self._rejoined.setdefault(broker_id, set()).add(topic_partition)
+
+    def put_partition_leadership_info(
+        self, topic_partition: TopicPartition, leadership: LeaderIsrAndControllerEpoch
+    ) -> LeaderIsrAndControllerEpoch | None:
+        """Remember a leadership that ZooKeeper holds; return the one that was known before."""
+        for broker_id, rejoined in self._rejoined.items():
+            if broker_id not in leadership.leader_and_isr.isr:
+                rejoined.discard(topic_partition)
+        return super().put_partition_leadership_info(topic_partition, leadership)
 
     def has_restarted(self, broker_id: BrokerId, topic_partition: TopicPartition) -> bool:
         """Whether an in-sync replica's broker started again since the leadership was decided."""

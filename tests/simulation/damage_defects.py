@@ -13,6 +13,8 @@ from unittest.mock import patch
 
 from regent.core.controller.brokers.notifications import Notifications
 from regent.core.controller.brokers.responses import ControlResponses
+from regent.core.controller.context import ControllerContext
+from regent.core.controller.partition_entries import PartitionEntries
 from regent.core.controller.replica_state_machine import ReplicaStateMachine
 from regent.core.controller.request_batch import ControlRequestBatch
 from regent.core.controller.states import ReplicaState
@@ -182,7 +184,14 @@ def logs_of_lost_topics_deleted() -> Any:
     return patch.object(ControlRequestBatch, "add_stop_replica", deleting)
 
 
+def rejoined_replicas_stay_sound() -> Any:
+    """A replica that rejoined the ISR counts as sound also after it has left it again."""
+    put = PartitionEntries.put_partition_leadership_info
+    return patch.object(ControllerContext, "put_partition_leadership_info", put)
+
+
 SEARCH_FROM: dict[Callable[[], Any], int] = {
+    rejoined_replicas_stay_sound: 80_002_488,
     damaged_records_given_away: 64,
     damaged_records_skipped: 293,
     damage_left_alone: 16,

@@ -12,10 +12,12 @@ from regent.core.controller.partition_entries import IllegalStateError
 from regent.core.controller.states import PartitionState, ReplicaState
 from regent.core.model import (
     NO_ASSIGNMENT,
+    NO_LOG_END,
     BrokerRegistration,
     LeaderIsrAndControllerEpoch,
     PartitionAndReplica,
     ReplicaAssignment,
+    SuspectReplicas,
     TopicPartition,
 )
 from tests.support.world import T0, T1, broker_info, leadership, topic_id
@@ -411,3 +413,23 @@ def test_validate_finds_a_wrong_counter(context: ControllerContext, count: str) 
 
     with pytest.raises(IllegalStateError, match="has 1 instead of 0"):
         context.validate()
+
+
+# --- suspect replicas -----------------------------------------------------------------------------
+
+
+def test_a_replica_that_rejoined_the_isr_is_not_suspect_until_it_leaves_it_again(
+    context: ControllerContext,
+) -> None:
+    assign(context, A0, 1, 2)
+    suspects = SuspectReplicas({A0: NO_LOG_END})
+    context.add_live_broker(BrokerRegistration(broker_info(2), 1, suspects))
+    lead(context, A0, 1)
+    assert context.suspect_end(2, A0) == NO_LOG_END
+    lead(context, A0, 1, 1, 2)
+    context.note_rejoined(2, A0)
+    assert context.suspect_end(2, A0) is None
+    lead(context, A0, 1, 1, 2)
+    assert context.suspect_end(2, A0) is None, "it is still in the ISR"
+    lead(context, A0, 1)
+    assert context.suspect_end(2, A0) == NO_LOG_END, "its log may have been replaced since"
