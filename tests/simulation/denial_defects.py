@@ -61,7 +61,7 @@ def topics_led_without_ids() -> Any:
 
 
 SEARCH_FROM: dict[Callable[[], Any], int] = {
-    suspect_leaders_kept: 136,
+    suspect_leaders_kept: 102_000_200,
     refused_moves_forgotten: 1707,
-    topics_led_without_ids: 1013,
+    topics_led_without_ids: 101_003_099,
 }
