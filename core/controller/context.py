@@ -180,6 +180,11 @@ class ControllerContext(PartitionEntries):
         """The broker epoch of every registered broker, shutting down or not."""
         return {b: r.broker_epoch for b, r in self._registrations.items()}
 
+    def is_of_kafka(self, broker_id: BrokerId) -> bool:
+        """Whether a broker is registered that is one of Kafka."""
+        registration = self._registrations.get(broker_id)
+        return registration is not None and registration.info.is_of_kafka
+
     def broker_epoch(self, broker_id: BrokerId) -> int | None:
         """Return the broker epoch of a registered broker; None for others."""
         registration = self._registrations.get(broker_id)

@@ -34,6 +34,7 @@ from regent.core.model import (
 )
 from regent.core.ports import ControlFacts
 from regent.core.protocol.broker import FetchRequest, FetchResponse
+from regent.core.protocol.client import ProducedPartition
 from regent.core.protocol.control import (
     ControlHeader,
     ControlRequest,
@@ -865,6 +866,10 @@ class SimulatedBroker:
             self.world.stop(self)
         else:
             self._ask_to_leave(attempts)
+
+    def produced(self, request: ProduceRequest, outcome: ProducedPartition) -> ProducedPartition:
+        """Return what a producer is told of a partition."""
+        return outcome
 
     def _begin_shutdown(self) -> None:
         self.replica_manager.begin_shutdown()

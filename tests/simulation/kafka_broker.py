@@ -22,7 +22,7 @@ from regent.core.model import (
     TopicPartition,
 )
 from regent.core.protocol.broker import FetchRequest
-from regent.core.protocol.client import EpochEnd, EpochQuery
+from regent.core.protocol.client import ACKS_ALL, EpochEnd, EpochQuery, ProducedPartition
 from regent.core.protocol.control import (
     ControlHeader,
     ControlRequest,
@@ -42,6 +42,7 @@ from regent.core.replication.replica_fetcher import truncation_offset
 from regent.zk.stores.controller_store import ZkControllerStore
 from tests.simulation.broker import SimulatedBroker, SimulatedWorld
 from tests.simulation.channel import Channel
+from tests.simulation.client_requests import ProduceRequest
 from tests.simulation.disk import Disk
 from tests.simulation.fetchers import SOON_MS, Fetchers
 from tests.simulation.kafka_channel import KafkaChannel
@@ -59,6 +60,17 @@ from tests.simulation.network import AnswerBody, Exchange
 from tests.simulation.simulated_logs import SimulatedDisk
 
 TRUNCATION_BACKOFF_MS = 1_000  # ``replica.fetch.backoff.ms``
+
+
+class PartitionThatCommitsAlone(Partition):
+    """A partition of a release in which a leader does not wait for ``min.insync.replicas``."""
+
+    __slots__ = ()
+
+    @property
+    def has_enough_in_sync(self) -> bool:
+        """Whether records may be committed: always."""
+        return True
 
 
 class KafkaBroker(SimulatedBroker):
@@ -115,6 +127,14 @@ class KafkaBroker(SimulatedBroker):
         """Whether it rules the cluster."""
         return self.ruler.rules
 
+    def produced(self, request: ProduceRequest, outcome: ProducedPartition) -> ProducedPartition:
+        """Refuse at the end what too few replicas have: the records are committed all the same."""
+        partition = self.replica_manager.partitions.get(request.name)
+        is_written = outcome.error_code is Errors.NONE and request.acks == ACKS_ALL
+        if not is_written or partition is None or len(partition.isr) >= partition.min_isr:
+            return outcome
+        return ProducedPartition(Errors.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+
     def _begin_shutdown(self) -> None:
         """Follow on until the controller stops the replicas."""
 
@@ -147,6 +167,9 @@ class KafkaBroker(SimulatedBroker):
         if isinstance(request, LeaderAndIsrRequest):
             request, refused = self._without_strays(request)
         answer = self.replica_manager.handle(header, request, self.now_ms)
+        if self.release.commits_alone:
+            for partition in self.replica_manager.partitions.values():
+                partition.__class__ = PartitionThatCommitsAlone
         if isinstance(answer, LeaderAndIsrResponse):
             answer = replace(answer, partition_errors=(*answer.partition_errors, *refused))
         if isinstance(request, StopReplicaRequest) and isinstance(answer, StopReplicaResponse):

@@ -6,6 +6,7 @@ from typing import Any
 from unittest.mock import patch
 
 from regent.broker.api import control_requests, controller_requests
+from regent.core.controller.context import ControllerContext
 from regent.core.controller.replica_state_machine import ReplicaStateMachine
 from regent.core.protocol.control import LeaderAndIsrType
 
@@ -25,7 +26,13 @@ def missing_broker_epochs_taken_for_0() -> Any:
     return patch.object(controller_requests, "UNKNOWN_BROKER_EPOCH", 0)
 
 
+def eligible_replicas_of_kafkas_leaders() -> Any:
+    """Replicas that leave the ISR of a leader of Kafka, which commits alone, stay eligible."""
+    return patch.object(ControllerContext, "is_of_kafka", lambda *_: False)
+
+
 SEARCH_FROM = {
+    eligible_replicas_of_kafkas_leaders: 110_002_686,
     deletions_of_brokers_of_kafka_forgotten: 11410,
     requests_of_kafka_taken_for_full: 235,
     missing_broker_epochs_taken_for_0: 70,

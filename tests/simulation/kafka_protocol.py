@@ -46,6 +46,8 @@ class KafkaRelease:
     ``alter_partition`` None: its leaders write ISRs to ZooKeeper (before 2.7). ``sends_epoch``: a
     fetch names the broker epoch of the follower (KIP-903). ``truncates_by_fetch``: a follower
     learns from the answer to a fetch where its log must end, not from OffsetsForLeaderEpoch.
+    ``commits_alone``: a leader commits although fewer than ``min.insync.replicas`` are in sync
+    (before 3.7, KAFKA-15583).
     """
 
     name: str
@@ -55,6 +57,7 @@ class KafkaRelease:
     alter_partition: int | None
     sends_epoch: bool = False
     truncates_by_fetch: bool = True
+    commits_alone: bool = True
 
     def version(self, request: ControlRequest) -> int:
         """Return the version in which it gets a control request."""
@@ -72,9 +75,9 @@ RELEASES: Final = (
     KafkaRelease("2.8", 5, 3, 7, 0),
     KafkaRelease("3.2", 6, 3, 7, 1),
     KafkaRelease("3.3", 6, 3, 7, 2),
-    KafkaRelease("3.9", 7, 4, 8, 3, sends_epoch=True),
+    KafkaRelease("3.9", 7, 4, 8, 3, sends_epoch=True, commits_alone=False),
 )
-OUR_RELEASE: Final = KafkaRelease("regent", 7, 4, 8, 3, sends_epoch=True)
+OUR_RELEASE: Final = KafkaRelease("regent", 7, 4, 8, 3, sends_epoch=True, commits_alone=False)
 """What a controller of Kafka may send to a broker of this project, and may be asked by it."""
 
 Meaning: TypeAlias = ControlRequest | AlterPartitionRequest | ControlledShutdownRequest

@@ -74,8 +74,9 @@ class RecordServer:
         answer = self._once(exchange, CLIENT_WAIT_MS)
 
         def respond(outcomes: Mapping[TopicPartition, ProducedPartition]) -> None:
-            self._world.observer.on_produced(self._broker, request, log, outcomes[name])
-            answer(ProduceResponse(outcomes[name]))
+            outcome = self._broker.produced(request, outcomes[name])
+            self._world.observer.on_produced(self._broker, request, log, outcome)
+            answer(ProduceResponse(outcome))
 
         def append(guards: Mapping[TopicPartition, int]) -> None:
             records = {name: bytearray(request.batch)}

@@ -140,7 +140,8 @@ def without_outdated_eligible_replicas(
 
     The leader may have committed records without them: the ISR suffices since
     ``min.insync.replicas`` was lowered. Or that was lowered and raised again, if any configuration
-    has changed since the state was written. Other leaderships are not returned.
+    has changed since the state was written. Or the leader is a broker of Kafka. Other leaderships
+    are not returned.
     """
     led = [
         p for p, now in current.items() if now.eligible_leader_replicas and now.leader != NO_LEADER
@@ -153,7 +154,9 @@ def without_outdated_eligible_replicas(
     return {
         p: current[p]._replace(eligible_leader_replicas=())
         for p in led
-        if len(current[p].isr) >= needed[p] or configured[p.topic] > written.get(p, 0)
+        if len(current[p].isr) >= needed[p]
+        or configured[p.topic] > written.get(p, 0)
+        or services.context.is_of_kafka(current[p].leader)
     }
 
 
@@ -162,7 +165,8 @@ def keep_eligible_replicas(
 ) -> list[DecidedGroup]:
     """Return the decisions with the replicas that stay eligible when they leave the ISR.
 
-    ``min.insync.replicas`` of topics is read only where few replicas remain, or did before.
+    ``min.insync.replicas`` of topics is read only where few replicas remain, or did before. Where a
+    broker of Kafka leads, none stays: it commits alone before 3.7, and has a default of its own.
     """
     kept: list[DecidedGroup] = []
     unsettled: list[DecidedGroup] = []
@@ -176,7 +180,9 @@ def keep_eligible_replicas(
             kept.append(_keeping(decision, NOBODY_COMMITS))
         elif not before.eligible_leader_replicas and len(after.isr) > max(1, assigned - 2):
             kept.append(decision)  # enough replicas remain
-        elif after.leader_recovery_state is not RECOVERED:
+        elif after.leader_recovery_state is not RECOVERED or services.context.is_of_kafka(
+            after.leader
+        ):
             kept.append(_keeping(decision, 0))
         else:
             unsettled.append(decision)

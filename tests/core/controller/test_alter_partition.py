@@ -164,6 +164,24 @@ def test_an_eligible_replica_that_may_lack_records_does_not_stay_eligible(
     assert response.with_eligible_replicas == ((T0,) if eligible else ())
 
 
+@pytest.mark.parametrize("is_of_kafka", [False, True])
+def test_where_a_broker_of_kafka_leads_no_replica_that_leaves_is_eligible(
+    parts: ControllerParts, is_of_kafka: bool
+) -> None:
+    """It commits alone before 3.7, and its default of min.insync.replicas is its own."""
+    entity = ConfigEntityZNode.path("topics", "t")
+    parts.zookeeper.put(entity, ConfigEntityZNode.encode({"min.insync.replicas": "2"}))
+    if is_of_kafka:
+        registration = parts.context.registrations[1]
+        info = replace(registration.info, control_endpoint=None)
+        parts.context.add_live_broker(replace(registration, info=info))
+    propose(parts, row(1))
+    state = parts.state(T0)
+    assert state is not None
+    assert state.leader_and_isr.isr == (1,)
+    assert state.leader_and_isr.eligible_leader_replicas == (() if is_of_kafka else (2,))
+
+
 def test_a_repeated_proposal_leaves_the_eligible_replicas_alone(parts: ControllerParts) -> None:
     """Its answer was lost: it is of the partition epoch before."""
     now = LeaderAndIsr(1, (1, 2), 4, eligible_leader_replicas=(3,))
