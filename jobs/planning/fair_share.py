@@ -77,14 +77,16 @@ def rack_limits(
 ) -> dict[int, tuple[int, int]]:
     """Return the minimum and maximum of each rack when no partition may lose a rack.
 
-    ``spreads`` are numbers of partitions by (replicas, racks); ``fixed`` are the replicas that do
-    not move, by rack.
+    ``spreads`` are numbers of partitions by (replicas, racks), counted in these racks only.
+    ``fixed`` is added, by rack: the replicas of partitions that do not move, less those of others
+    on brokers that take none, which the limits do not count.
     """
     names = sorted(set(racks))
     everywhere = sum(n for (_, spread), n in spreads.items() if spread >= len(names))
     together = sum(n * (factor - spread + 1) for (factor, spread), n in spreads.items() if factor)
     return {
-        rack: (everywhere + fixed.get(rack, 0), together + fixed.get(rack, 0)) for rack in names
+        rack: (max(0, everywhere + fixed.get(rack, 0)), max(0, together + fixed.get(rack, 0)))
+        for rack in names
     }
 
 

@@ -7,6 +7,7 @@ move.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -196,7 +197,7 @@ def _drop(layout: Layout, row: int) -> None:
         broker = replicas[position]
         rack = racks[broker]
         is_only_one = all(racks[b] != rack for b in replicas if b != broker) and rack != NO_RACK
-        is_live = broker < layout.brokers.usable
+        is_live = broker < layout.brokers.live
         is_alone = hosts.count(hosts[position]) == 1
         return (is_live, position == 0, is_alone, is_only_one, -layout.load[broker], -position)
 
@@ -255,8 +256,8 @@ def _fair_share(layout: Layout, takers: Collection[int]) -> tuple[Share, int]:
     brokers, usable = layout.brokers, layout.brokers.usable
     load, racks = np.array(brokers.replicas[:usable]), brokers.racks[:usable]
     total = int(load.sum())
-    movable = np.bincount(layout.before[layout.before != VACANT], minlength=usable)[:usable]
-    fixed, most = load - movable, load.copy()
+    movable = np.bincount(layout.before[layout.before != VACANT], minlength=len(brokers.ids))
+    fixed, most = load - movable[:usable], load.copy()
     most[list(takers)] = total
     most = np.maximum(fixed, np.minimum(brokers.capacities[:usable], most))
     if most.sum() < total:
@@ -265,9 +266,13 @@ def _fair_share(layout: Layout, takers: Collection[int]) -> tuple[Share, int]:
         )
     limits = {}
     if len(set(racks)) > 1:
-        counts = spreads(np.array(layout.racks, np.int32)[layout.before])
-        fixed_of_rack = enumerate(np.bincount(racks, fixed).astype(int).tolist())
-        limits = rack_limits(counts, racks, dict(fixed_of_rack))
+        of_broker = np.array(layout.racks, np.int32)
+        of_broker[~np.isin(of_broker, racks)] = NO_RACK
+        counts = spreads(of_broker[layout.before])
+        beside = Counter(dict(enumerate(np.bincount(racks, fixed).astype(int).tolist())))
+        for b in range(usable, brokers.live):
+            beside[brokers.racks[b]] -= int(movable[b])
+        limits = rack_limits(counts, racks, beside)
     share = fair_share(fixed, most, racks, limits, total)
     return share, moves_needed(load.tolist(), share, racks, limits)
 

@@ -1,7 +1,8 @@
 """The model of planners: brokers by index, and a layout of replicas that a plan changes.
 
-Brokers are indexes from 0: first those that may be used, sorted by id, then those that only appear
-in the assignment. A *slot* is a place in the replicas of a row.
+Brokers are indexes from 0: first those that may be used, sorted by id, then those that take no new
+replicas, then those that only appear in the assignment. A *slot* is a place in the replicas of a
+row.
 """
 
 from __future__ import annotations
@@ -57,8 +58,9 @@ class NotImprovingError(RegentError):
 class Brokers:
     """The brokers by index, and their loads in the whole assignment.
 
-    The first ``usable`` ones may get replicas. ``racks`` are numbers from 0, all equal when racks
-    are ignored; ``NO_RACK`` for brokers that are not listed.
+    The first ``usable`` ones may get replicas. The next ``no_takers`` keep theirs; they are alive
+    as well. ``racks`` are numbers from 0, all equal when racks are ignored; ``NO_RACK`` for brokers
+    that are not listed.
     """
 
     ids: Sequence[BrokerId]
@@ -68,6 +70,12 @@ class Brokers:
     replicas: Sequence[int]
     leaders: Sequence[int]  # preferred: first in the list of replicas
     hosts: Sequence[int] = ()  # numbers from 0; empty if each broker has a host of its own
+    no_takers: int = 0
+
+    @property
+    def live(self) -> int:
+        """The number of brokers that are listed: the first ones."""
+        return self.usable + self.no_takers
 
     def indexes(self, broker_ids: Iterable[BrokerId]) -> list[int]:
         """Return the indexes of brokers that are listed or hold replicas."""

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from regent.client.moves import Move, roles
 from regent.core.model import BrokerId
 from regent.jobs.assignment_source import AssignmentSource, assignment_frame
-from regent.jobs.brokers_file import PlannedBroker
+from regent.jobs.brokers_file import PlannedBroker, takers_of
 from regent.jobs.planning.byte_balance import ByteBalance
 from regent.jobs.planning.goals import Goal, Planned
 from regent.jobs.planning.leadership import choose_leaders
@@ -34,7 +34,10 @@ _UNEVEN: Final = 1.1  # ratio of the largest and the smallest rack, in brokers
 
 
 class Request(NamedTuple):
-    """The goal, the cluster, and the options of ``jobs plan``; patterns are globs."""
+    """The goal, the cluster, and the options of ``jobs plan``; patterns are globs.
+
+    ``rack_aware`` needs the rack of each broker that takes replicas.
+    """
 
     goal: Goal
     source: AssignmentSource
@@ -172,16 +175,19 @@ def _warnings(layout: Layout, planned: Planned, request: Request, left: Sequence
             " them holds the partition already, or the partition would lose a rack"
         )
     brokers = layout.brokers
-    unlisted = range(brokers.usable, len(brokers.ids))
-    dead = [brokers.ids[b] for b in unlisted if layout.load[b]]
-    if dead:
-        warnings.append(
-            f"brokers that are not listed hold replicas: {named(dead)}"
-            f" (decommission --from {dead[0]} moves them)"
-        )
-    if not request.rack_aware and any(broker.rack is not None for broker in request.brokers):
+    for which, indexes in (
+        ("brokers that are not listed", range(brokers.live, len(brokers.ids))),
+        ("brokers with no_replicas", range(brokers.usable, brokers.live)),
+    ):
+        if holding := [brokers.ids[b] for b in indexes if layout.load[b]]:
+            warnings.append(
+                f"{which} hold replicas: {named(holding)}"
+                f" (decommission --from {holding[0]} moves them)"
+            )
+    takers = takers_of(request.brokers)
+    if not request.rack_aware and any(broker.rack is not None for broker in takers):
         warnings.append("racks were ignored")
-    sizes = Counter(broker.rack for broker in request.brokers)
+    sizes = Counter(broker.rack for broker in takers)
     if request.rack_aware and min(sizes.values()) * _UNEVEN < max(sizes.values()):
         smallest = min(sizes, key=lambda rack: (sizes[rack], rack))
         warnings.append(

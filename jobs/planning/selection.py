@@ -104,26 +104,30 @@ def broker_loads(
 ) -> Brokers:
     """Count the loads of brokers; those that are not listed count as dead.
 
+    With ``is_rack_aware`` each broker that takes replicas has a rack.
     Raises ``InputError`` when the assignment is invalid: see ``check_assignment``.
     """
     check_assignment(frame, source)
     loads = held_by_broker(frame)
-    listed = sorted(listed)
-    usable = [broker.broker_id for broker in listed]
-    ids = usable + sorted(loads.keys() - set(usable))
+    listed = sorted(listed, key=lambda broker: (broker.no_replicas, broker.broker_id))
+    live = [broker.broker_id for broker in listed]
+    ids = live + sorted(loads.keys() - set(live))
     held = [loads.get(broker_id, (0, 0)) for broker_id in ids]
-    dead = len(ids) - len(usable)
+    dead = len(ids) - len(live)
+    no_takers = sum(broker.no_replicas for broker in listed)
     capacities = [UNLIMITED if broker.capacity is None else broker.capacity for broker in listed]
-    names = sorted({broker.rack or "" for broker in listed})
-    numbers = {name: number for number, name in enumerate(names)}
+    names = sorted({broker.rack for broker in listed if broker.rack is not None})
+    numbers: dict[str | None, int] = {name: number for number, name in enumerate(names)}
+    racks = [numbers.get(b.rack, NO_RACK) if is_rack_aware else 0 for b in listed]
     return Brokers(
         ids,
-        len(usable),
-        [numbers[b.rack or ""] if is_rack_aware else 0 for b in listed] + [NO_RACK] * dead,
+        len(live) - no_takers,
+        racks + [NO_RACK] * dead,
         capacities + [UNLIMITED] * dead,
         [replicas for replicas, _ in held],
         [leaders for _, leaders in held],
         _hosts(listed, ids),
+        no_takers,
     )
 
 

@@ -47,11 +47,11 @@ LATERAL VIEW stack(2,
   coalesce(leader, -2), 0L, 0L, 0L, n) AS broker, preferred, not_led, electable, leading
 GROUP BY broker"""
 
-# ``known`` replicas are in a known rack; ``rack`` is -1 unless one rack has all replicas.
+# ``known`` replicas are in a rack that can take some; ``rack`` is -1 unless one rack has all.
 _IN_RACKS: Final = """
 SELECT topic, factor, array_size(known) AS known, array_size(array_distinct(known)) AS spread,
   if(factor > 0 AND array_min(racks) = array_max(racks), racks[0], -1) AS rack
-FROM (SELECT topic, array_size(replicas) AS factor, racks, array_remove(racks, -1) AS known
+FROM (SELECT topic, array_size(replicas) AS factor, racks, KNOWN AS known
       FROM (SELECT topic, replicas, transform(replicas, b -> RACK_OF[b % {modulus}]) AS racks
             FROM {assignment}))"""
 
@@ -95,7 +95,7 @@ def measure(
         of_leaders = preferred, not_led, column(led, "electable"), loads["leaders"]
         leaders = Leaders(*of_leaders, leaderless, unknown)
     racks = _racks(ids, listed)
-    in_racks = _in_racks(spark, frame, ids, racks)
+    in_racks = _in_racks(spark, frame, ids, racks, takers or listed)
     shapes = in_racks.groupBy("factor", "known", "spread", "rack").count().toArrow().to_pylist()
     factors, lost = _by_factor_and_rack(shapes, len(racks.names))
     has_together = len(racks.names) > 1 and bool(lost.any())
@@ -166,14 +166,24 @@ def _racks(ids: Sequence[int], listed: Sequence[PlannedBroker]) -> Racks:
     return Racks(names, np.array([number.get(rack_by_id.get(b), -1) for b in ids], np.int32))
 
 
-def _in_racks(spark: SparkSession, frame: DataFrame, ids: Sequence[int], racks: Racks) -> DataFrame:
+def _in_racks(
+    spark: SparkSession,
+    frame: DataFrame,
+    ids: Sequence[int],
+    racks: Racks,
+    takers: Sequence[PlannedBroker],
+) -> DataFrame:
     """Return topic, factor, and in which racks the replicas are, of each partition."""
     modulus = next(m for m in count(len(ids)) if len({b % m for b in ids}) == len(ids))
     places = [-1] * modulus
     for broker_id, rack in zip(ids, racks.of_broker.tolist(), strict=True):
         places[broker_id % modulus] = rack
+    known = "racks"
+    taken = {places[broker.broker_id % modulus] for broker in takers}
+    for rack in {-1} | ({*range(len(racks.names))} - taken):
+        known = f"array_remove({known}, {rack})"
     query = _IN_RACKS.replace("RACK_OF", f"array({','.join(map(str, places))})")
-    return spark.sql(query, assignment=frame, modulus=modulus)
+    return spark.sql(query.replace("KNOWN", known), assignment=frame, modulus=modulus)
 
 
 def _fair_shares(
@@ -197,10 +207,12 @@ def _fair_shares(
     limits = {}
     if (racks.of_broker[usable] >= 0).all() and len(racks.names) > 1:
         of_rack = racks.of_broker[usable]
-        counts = Counter[tuple[int, int]]()
+        counts, beside = Counter[tuple[int, int]](), Counter[int]()
+        for position in {*range(len(ids))} - {*usable}:
+            beside[int(racks.of_broker[position])] -= int(replicas[position])
         for shape in shapes:
             counts[shape["known"], shape["spread"]] += shape["count"]
-        limits = rack_limits(counts, of_rack.tolist(), {})
+        limits = rack_limits(counts, of_rack.tolist(), beside)
     shares = np.full(len(ids), np.nan)
     low_and_high = fair_share([0] * len(usable), most, of_rack.tolist(), limits, held)
     shares[usable] = np.mean(low_and_high, axis=0)

@@ -226,6 +226,26 @@ def test_sizes_of_unknown_partitions_and_repeated_ones_are_counted(
 
 
 @pytest.mark.spark
+def test_a_broker_with_no_replicas_keeps_its_own_and_its_rack_and_host_count(
+    spark: SparkSession, planner: Planner
+):
+    planner.assignment = {("t", p): [0, 3] for p in range(4)}
+    alone: dict[str, Any] = {"id": 3, "rack": "b", "node_host": "m", "no_replicas": True}
+    planner.brokers = [{"id": 0, "rack": "a"}, {"id": 1, "rack": "b", "node_host": "m"}, alone]
+    assert planner.run("decommission", "--from", "0", spark=spark) == 1
+    assert "hosts: t-0 has a replica on the host of each broker that can take" in planner.error
+    planner.brokers.append({"id": 2, "rack": "b"})
+    assert planner.run("decommission", "--from", "0", spark=spark) == 1
+    assert "racks: t-0 has replicas in 2 racks" in planner.error
+    planner.brokers.append({"id": 4, "rack": "a"})
+    assert planner.run("decommission", "--from", "0", spark=spark) == 0
+    assert {(*sorted(replicas),) for replicas in planner.check().values()} == {(3, 4)}
+    assert planner.summary["warnings"] == [
+        "brokers with no_replicas hold replicas: 3 (decommission --from 3 moves them)"
+    ]
+
+
+@pytest.mark.spark
 @pytest.mark.parametrize(
     ("goal", "status", "message"),
     [
@@ -322,6 +342,11 @@ def test_goals_that_the_brokers_do_not_allow_are_refused_before_spark_starts(pla
     assert planner.run("decommission", "--from", "0,1,2,3,4,5") == 1
     start = "regent jobs plan decommission: --from names every listed broker, so none remains"
     assert planner.error.startswith(start)
+    barred = planner.brokers[:]
+    planner.brokers = [broker | {"no_replicas": True} for broker in barred]
+    assert planner.run("rebalance") == 2
+    assert "all brokers have no_replicas: name or start others" in planner.error
+    planner.brokers = barred
     planner.brokers[2].pop("rack")
     assert planner.run("rebalance", "--rack-aware") == 2
     assert "--rack-aware: broker 2 has no rack" in planner.error

@@ -1,6 +1,6 @@
 """Plans never put two replicas of a partition on one host."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -49,8 +49,15 @@ def crowded_cluster(seed: int, *, racks: int = 1) -> PlannedCluster:
 
 
 def planned(cluster: PlannedCluster, goal: Goal, *, sizes: bool) -> Layout:
-    layout = cluster.layout()
     listed = [PlannedBroker(b, str(cluster.racks[b]), 0, None, f"m{host_of(b)}") for b in BROKERS]
+    return planned_for(cluster, goal, listed, sizes=sizes)
+
+
+def planned_for(
+    cluster: PlannedCluster, goal: Goal, listed: Sequence[PlannedBroker], *, sizes: bool = False
+) -> Layout:
+    """Return the layout after a whole plan."""
+    layout = cluster.layout()
     request = Request(
         goal,
         AssignmentSource("a file", is_small=True, load=None),

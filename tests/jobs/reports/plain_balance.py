@@ -41,11 +41,12 @@ def plain_balance(rows: Sequence[Row], listed: Sequence[PlannedBroker] = ()) -> 
     rack = dict(zip(ids, racks.of_broker.tolist(), strict=True))
     lost = np.zeros(len(racks.names), np.int64)
     together = []
+    taken = {rack[b.broker_id] for b in takers or listed} - {-1}
     shapes = []
     for row in rows:
         inside = {rack[b] for b in row.replicas}
-        near = [b for b in row.replicas if rack[b] >= 0]
-        shapes.append({"known": len(near), "spread": len(inside - {-1}), "count": 1})
+        near = [b for b in row.replicas if rack[b] in taken]
+        shapes.append({"known": len(near), "spread": len(inside & taken), "count": 1})
         if len(inside) == 1 and inside != {-1}:
             lost[inside.pop()] += 1
             together += [row] if len(row.replicas) > 1 and len(racks.names) > 1 else []
