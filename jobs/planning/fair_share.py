@@ -68,8 +68,8 @@ def spreads(racks: Replicas) -> Counter[tuple[int, int]]:
     """
     width = racks.shape[1] + 1
     key = (racks >= 0).sum(axis=1) * width + distinct_racks(racks)
-    counts = enumerate(np.bincount(key).tolist())
-    return Counter({divmod(number, width): count for number, count in counts if count})
+    numbers, counts = (found.tolist() for found in np.unique(key, return_counts=True))
+    return Counter({divmod(n, width): count for n, count in zip(numbers, counts, strict=True)})
 
 
 def rack_limits(

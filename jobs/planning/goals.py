@@ -48,6 +48,11 @@ class Goal(ABC):
     keeps_places = False
     """Whether a broker that replaces another takes its places: preferred leaders and bytes too."""
 
+    @property
+    def new_factor(self) -> int:
+        """How many replicas each partition is to have; 0: as many as now."""
+        return 0
+
     @abstractmethod
     def check(self, listed: Collection[BrokerId]) -> None:
         """Raise ``InputError`` or ``InfeasibleError`` for errors that need no assignment."""
@@ -151,6 +156,11 @@ class ReplicationFactor(Goal):
 
     factor: int
 
+    @property
+    def new_factor(self) -> int:
+        """See Goal."""
+        return self.factor
+
     def check(self, listed: Collection[BrokerId]) -> None:
         """See Goal."""
         if self.factor > len(listed):
@@ -171,9 +181,9 @@ class ReplicationFactor(Goal):
         for row in np.flatnonzero(held > self.factor).tolist():
             for _ in range(held[row] - self.factor):
                 _drop(layout, row)
-        slots = np.argwhere(layout.after[:, : self.factor] == VACANT).tolist()
-        takers = self.takers(layout.brokers)
-        _spread(layout, [(row, position) for row, position in slots], takers, seed)
+        rows, positions = np.nonzero(layout.after[:, : self.factor] == VACANT)
+        slots = list(zip(rows.tolist(), positions.tolist(), strict=True))
+        _spread(layout, slots, self.takers(layout.brokers), seed)
         is_reached = (
             ""
             if (held != self.factor).any()

@@ -87,8 +87,8 @@ class Brokers:
 class Layout:
     """The partitions that may move, sorted, with their replicas before and after the plan.
 
-    They are arrays: 32 bytes for a partition with three replicas, and its topic. A row is to have
-    as many replicas as ``factors`` says, in no fewer racks than ``racks_needed``. ``load`` is the
+    They are arrays, in which each row has room for as many replicas as the widest. A row is to have
+    as many as ``factors`` says, in no fewer racks than ``racks_needed``. ``load`` is the
     number of replicas of each broker after the plan; it, ``racks`` and ``hosts`` have one more
     entry at the end, which ``VACANT`` is the index of.
     """
@@ -186,8 +186,9 @@ class Layout:
 
     def new_replicas(self) -> Mask:
         """Return for each slot whether its broker had no replica of the row before."""
-        was_there = (self.after[:, :, np.newaxis] == self.before[:, np.newaxis]).any(axis=2)
-        is_new: Mask = ~was_there & (self.after != VACANT)
+        is_new: Mask = self.after != VACANT
+        for column in self.before.T:
+            is_new &= self.after != column[:, np.newaxis]
         return is_new
 
     def bytes_held(self, replicas: Replicas) -> Ints:

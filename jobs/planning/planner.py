@@ -63,9 +63,10 @@ def make_plan(spark: SparkSession, request: Request) -> tuple[Sequence[Move], di
     """
     frame = assignment_frame(spark, request.source, refuse_moving=True)
     brokers = broker_loads(frame, request.source, request.brokers, is_rack_aware=request.rack_aware)
-    check_memory(brokers)
+    check_memory(sum(brokers.replicas))
     can_move = topic_condition(request.topics, request.exclude)
-    layout = load_layout(frame, request.source.where, can_move, brokers, request.sizes)
+    where, factor = request.source.where, request.goal.new_factor
+    layout = load_layout(frame, where, can_move, brokers, request.sizes, factor)
     return plan_layout(layout, request)
 
 

@@ -15,30 +15,53 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from regent.core.model import BrokerId
+from regent.core.quantities import bytes_text
 from regent.jobs.assignment_source import AssignmentSource, check_assignment, held_by_broker
 from regent.jobs.brokers_file import PlannedBroker
 from regent.jobs.command import InputError
-from regent.jobs.planning.model import NO_RACK, UNLIMITED, VACANT, Brokers, Layout
+from regent.jobs.planning.model import NO_RACK, UNLIMITED, VACANT, Brokers, Ints, Layout
 from regent.jobs.planning.partition_sizes import Sizes
 
 _BY_PARTITION = ["topic", "partition"]
 _BYTES_OF_REPLICA: Final = 32
+_BYTES_OF_NEW: Final = 100  # for a replica more: where it goes is chosen one by one
 _CGROUP_LIMIT: Final = Path("/sys/fs/cgroup/memory.max")
 
 
-def check_memory(brokers: Brokers) -> None:
+def check_memory(replicas: int) -> None:
     """Raise ``InputError`` for an assignment that is too large for the driver, before it is loaded.
 
     A replica takes 12 bytes: before and after the plan, and on its way from Spark. What its
     partition takes, with its topic, is counted as 20 more.
     """
-    replicas, available = sum(brokers.replicas), _memory()
+    available = _memory()
     if replicas * _BYTES_OF_REPLICA > available:
         raise InputError(
             f"a plan needs {_BYTES_OF_REPLICA} bytes of memory a replica on the driver:"
             f" {replicas:,} replicas do not fit into {available / 2**30:.1f} GiB; at most"
             f" {available // _BYTES_OF_REPLICA:,} do: use a machine with more memory"
         )
+
+
+def _check_width(table: pyarrow.Table, lengths: Ints, factor: int) -> int:
+    """Return how many replicas each row has room for: as many as the widest has, or is to get.
+
+    Raises ``InputError`` if all that room does not fit into the memory of the driver.
+    """
+    widest, available = int(lengths.argmax()), _memory()
+    width = max(int(lengths[widest]), factor)
+    added = int((factor - lengths).clip(0).sum())
+    needed = len(table) * width * _BYTES_OF_REPLICA + added * _BYTES_OF_NEW
+    if needed > available:
+        why = ""
+        if width > factor:
+            topic, number = (table[name][widest].as_py() for name in _BY_PARTITION)
+            why = f" ({topic}-{number} has {width}: leave its topic out with --exclude)"
+        raise InputError(
+            f"{len(table):,} partitions with room for {width} replicas each need"
+            f" {bytes_text(needed)} of memory on the driver, which has {bytes_text(available)}{why}"
+        )
+    return width
 
 
 def _memory() -> int:
@@ -55,10 +78,12 @@ def load_layout(
     can_move: Column,
     brokers: Brokers,
     sizes: Sizes | None,
+    factor: int,
 ) -> Layout:
     """Load the partitions that may move.
 
-    A partition that is missing in ``sizes`` has size 0. Raises ``InputError`` when there are none.
+    A partition that is missing in ``sizes`` has size 0. Raises ``InputError`` when there are none,
+    or when they do not fit into memory with at least ``factor`` replicas each.
     """
     table = frame.filter(can_move).select(*_BY_PARTITION, "replicas").toArrow().combine_chunks()
     if not len(table):
@@ -66,7 +91,8 @@ def load_layout(
     table = table.sort_by([(name, "ascending") for name in _BY_PARTITION])
     column = table["replicas"].combine_chunks()
     lengths = column.value_lengths().to_numpy()
-    replicas = np.full((len(table), lengths.max()), VACANT, np.int32)
+    width = _check_width(table, lengths, factor)
+    replicas = np.full((len(table), width), VACANT, np.int32)
     ids = np.array(brokers.ids)
     order = np.argsort(ids)
     indexes = order[np.searchsorted(ids, column.flatten().to_numpy(), sorter=order)]

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from regent.jobs.plan import main
+from regent.jobs.planning import selection
 
 Assignment = dict[tuple[str, int], list[int]]
 RACKS = {0: "a", 1: "b", 2: "c", 3: "a", 4: "b", 5: "c"}
@@ -243,6 +244,25 @@ def test_a_broker_with_no_replicas_keeps_its_own_and_its_rack_and_host_count(
     assert planner.summary["warnings"] == [
         "brokers with no_replicas hold replicas: 3 (decommission --from 3 moves them)"
     ]
+
+
+@pytest.mark.spark
+def test_a_plan_whose_partitions_need_too_much_room_is_refused_before_it_takes_the_memory(
+    spark: SparkSession, planner: Planner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    limit = tmp_path / "memory.max"
+    monkeypatch.setattr(selection, "_CGROUP_LIMIT", limit)
+    limit.write_text("50000")
+    planner.brokers = [*range(40)]
+    planner.assignment[("wide", 7)] = [*range(40)]
+    assert planner.run("rebalance", spark=spark) == 2
+    assert "61 partitions with room for 40 replicas each need 78 kB of memory" in planner.error
+    assert "wide-7 has 40: leave its topic out with --exclude" in planner.error
+    narrow = ["--exclude", "wide"]
+    assert planner.run("replication-factor", "--factor", "20", *narrow, spark=spark) == 2
+    assert "60 partitions with room for 20 replicas each need 140 kB of memory" in planner.error
+    assert planner.run("replication-factor", "--factor", "5", *narrow, spark=spark) == 0
+    planner.check()
 
 
 @pytest.mark.spark
