@@ -61,7 +61,7 @@ def make_plan(spark: SparkSession, request: Request) -> tuple[Sequence[Move], di
         InputError: the assignment, a broker or a pattern is wrong
         InfeasibleError, NotImprovingError, ReassignmentInProgressError
     """
-    frame = assignment_frame(spark, request.source, refuse_moving=True)
+    frame = assignment_frame(spark, request.source)
     brokers = broker_loads(frame, request.source, request.brokers, is_rack_aware=request.rack_aware)
     check_memory(sum(brokers.replicas))
     can_move = topic_condition(request.topics, request.exclude)

@@ -131,9 +131,9 @@ def broker_loads(
     """Count the loads of brokers; those that are not listed count as dead.
 
     With ``is_rack_aware`` each broker that takes replicas has a rack.
-    Raises ``InputError`` when the assignment is invalid: see ``check_assignment``.
+    Raises ``InputError`` and ``ReassignmentInProgressError``: see ``check_assignment``.
     """
-    check_assignment(frame, source)
+    check_assignment(frame, source, refuse_moving=True)
     loads = held_by_broker(frame)
     listed = sorted(listed, key=lambda broker: (broker.no_replicas, broker.broker_id))
     live = [broker.broker_id for broker in listed]

@@ -247,6 +247,18 @@ def test_a_broker_with_no_replicas_keeps_its_own_and_its_rack_and_host_count(
 
 
 @pytest.mark.spark
+def test_a_partition_in_reassignment_is_in_no_plan(
+    spark: SparkSession, planner: Planner, tmp_path: Path
+):
+    now = tmp_path / "described.json"
+    row = {"topic": "t", "partition": 0, "replicas": [0, 1, 2], "adding_replicas": [2]}
+    now.write_text(json.dumps([row]))
+    goal = ["rebalance", "--assignment", str(now), *planner.files()[2:], "--dry-run"]
+    assert planner.call(*goal, spark=spark) == 1
+    assert "partitions are being reassigned already (t-0)" in planner.error
+
+
+@pytest.mark.spark
 def test_a_plan_whose_partitions_need_too_much_room_is_refused_before_it_takes_the_memory(
     spark: SparkSession, planner: Planner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
