@@ -34,8 +34,8 @@ Replicas: TypeAlias = npt.NDArray[np.int32]
 """The brokers of a row each, with -1 after the last one."""
 
 
-def named(broker_ids: Sequence[BrokerId]) -> str:
-    """Return the first few ids, for messages."""
+def named(broker_ids: Sequence[BrokerId | str]) -> str:
+    """Return the first few ids or names, for messages."""
     names = [str(broker_id) for broker_id in broker_ids[:_MOST_NAMED]]
     return ", ".join([*names, "…"] if len(broker_ids) > _MOST_NAMED else names)
 

@@ -17,7 +17,7 @@ from regent.core.model import BrokerId
 from regent.jobs.assignment_source import AssignmentSource, assignment_frame
 from regent.jobs.brokers_file import PlannedBroker, takers_of
 from regent.jobs.planning.byte_balance import ByteBalance
-from regent.jobs.planning.goals import Goal, Planned
+from regent.jobs.planning.goals import Goal, Planned, reasons_beside
 from regent.jobs.planning.leadership import choose_leaders
 from regent.jobs.planning.model import VACANT, Ints, Layout, NotImprovingError, named
 from regent.jobs.planning.partition_sizes import Sizes
@@ -173,7 +173,7 @@ def _warnings(layout: Layout, planned: Planned, request: Request, left: Sequence
     if planned.left:
         warnings.append(
             f"{planned.left} replicas stay on brokers with too many: every broker that could take"
-            " them holds the partition already, or the partition would lose a rack"
+            f" them holds the partition already{reasons_beside(layout.brokers)}"
         )
     brokers = layout.brokers
     for which, indexes in (
@@ -188,6 +188,14 @@ def _warnings(layout: Layout, planned: Planned, request: Request, left: Sequence
     takers = takers_of(request.brokers)
     if not request.rack_aware and any(broker.rack is not None for broker in takers):
         warnings.append("racks were ignored")
+    if planned.full_hosts:
+        name_of = {broker.broker_id: str(broker.node_host) for broker in takers}
+        hosts = [name_of[brokers.ids[host]] for host in planned.full_hosts]
+        which, whose = ("host {} has", "its") if len(hosts) == 1 else ("hosts {} have", "their")
+        warnings.append(
+            f"{which.format(named(hosts))} a replica of each partition, and can have no other:"
+            f" {whose} brokers hold fewer than the rest"
+        )
     sizes = Counter(broker.rack for broker in takers)
     if request.rack_aware and min(sizes.values()) * _UNEVEN < max(sizes.values()):
         smallest = min(sizes, key=lambda rack: (sizes[rack], rack))

@@ -152,13 +152,13 @@ def broker_loads(
         capacities + [UNLIMITED] * dead,
         [replicas for replicas, _ in held],
         [leaders for _, leaders in held],
-        _hosts(listed, ids),
+        hosts_of(listed, ids),
         no_takers,
     )
 
 
-def _hosts(listed: Sequence[PlannedBroker], ids: Sequence[BrokerId]) -> Sequence[int]:
-    """Number the hosts of the brokers; none if no two listed brokers share one."""
+def hosts_of(listed: Sequence[PlannedBroker], ids: Sequence[BrokerId]) -> Sequence[int]:
+    """Number the hosts of brokers, by the place of the first; none if no listed ones share one."""
     names = {b.broker_id: b.node_host for b in listed if b.node_host is not None}
     if len(set(names.values())) == len(names):
         return ()

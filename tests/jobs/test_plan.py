@@ -247,6 +247,23 @@ def test_a_broker_with_no_replicas_keeps_its_own_and_its_rack_and_host_count(
 
 
 @pytest.mark.spark
+def test_a_host_that_is_full_is_named_and_its_brokers_have_their_fair_share(
+    spark: SparkSession, planner: Planner
+):
+    planner.assignment = {("t", p): [0, 1] for p in range(12)}
+    planner.brokers = [0, *({"id": b, "node_host": "m7"} for b in (1, 2, 3))]
+    assert planner.run("rebalance", spark=spark) == 0
+    plan = planner.check()
+    assert (planner.summary["moves"], planner.summary["lower_bound"]) == (8, 8)
+    host = "host m7 has a replica of each partition, and can have no other: its brokers hold fewer"
+    assert planner.summary["warnings"] == [f"{host} than the rest"]
+    planner.assignment |= plan
+    planner.out = planner.out.parent / "again"
+    planner.check_nothing_to_do("rebalance", spark=spark)
+    assert "every broker has its fair share already (4 to 12 replicas)" in planner.error
+
+
+@pytest.mark.spark
 def test_a_partition_in_reassignment_is_in_no_plan(
     spark: SparkSession, planner: Planner, tmp_path: Path
 ):
