@@ -87,8 +87,9 @@ def fair_share(
 
     level = _highest(lambda level: in_groups(level)[1], replicas)
     now, held = in_groups(level)
-    later, _ = in_groups(level + 1)
-    low, high = filled(level), filled(level + (held != replicas))
+    above = level + (held != replicas)
+    later, _ = in_groups(above)
+    low, high = filled(level), filled(above)
     is_open = np.ones(len(floors), np.bool_)
     for depth, tier in enumerate(indexed):
         is_full = now[depth] >= tier.most

@@ -127,6 +127,8 @@ def test_fair_shares_respect_limits_of_brokers_and_racks():
     assert limited.low == [3, 1, 5, 3]
     in_racks = [Groups([0, 0, 1], {0: (10, 10), 1: (10, 10)})]
     assert fair_share([0] * 3, [100] * 3, in_racks, 20).low == [5, 5, 10]
+    few = [Groups([0, 0, 0, 0, 1, 1], {0: (19, 28), 1: (19, 28)})]
+    assert fair_share([0] * 6, [100] * 6, few, 47) == ([7, 7, 7, 7, 9, 9], [7, 7, 7, 7, 10, 10])
     expected = {0: (10, 14), 1: (17, 21), 2: (10, 14)}
     assert group_limits({(3, 3): 10, (2, 2): 4}, [0, 1, 2], {1: 7}) == expected
 
