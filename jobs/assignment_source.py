@@ -52,6 +52,7 @@ _ROW: Final = pyarrow.schema(
         "leader": _INT,
         "isr": pyarrow.list_(_INT),
         "adding_replicas": pyarrow.list_(_INT),
+        "removing_replicas": pyarrow.list_(_INT),
         "min_isr": _INT,
     }
 )
@@ -67,11 +68,14 @@ PROBLEM: Final = """CASE
 END"""
 """SQL for what is wrong with a row, NULL if nothing is; without lambdas: Spark compiles none."""
 
+_IS_MOVING: Final = "size(adding_replicas) > 0 OR size(removing_replicas) > 0"
+
 _FIRST_LINE_BYTES: Final = 1 << 20
 _MAX_DOCUMENT_BYTES: Final = 2**31 - 1024  # the limit of the parser
 _SMALL_BYTES: Final = 16 << 20  # a million partitions in Parquet, a quarter of that in JSON
 _TOPICS_AT_ONCE: Final = 500
 _SUSPECTS: Final = 100
+_NAMED: Final = 3
 
 _FIELDS: Final[Fields] = {
     "topic": lambda value: type(value) is str,
@@ -124,30 +128,26 @@ class AssignmentSource:
         return cls(text, is_small, _files_to_load(text, found, files), bad_line)
 
 
-def assignment_frame(
-    spark: SparkSession, source: AssignmentSource, *, refuse_moving: bool = False
-) -> DataFrame:
+def assignment_frame(spark: SparkSession, source: AssignmentSource) -> DataFrame:
     """Return one row for each partition, in no particular order.
 
     Columns: topic string, partition int, replicas array<int>, leader int, isr array<int>,
-    adding_replicas array<int> and min_isr int, the last four null where the source does not have
-    them. ``leader`` is -1 when there is none. While a partition is being reassigned its replicas
-    are the old and the new ones; with ``refuse_moving`` that is an error. ``min_isr`` is
-    ``min.insync.replicas`` where ZooKeeper has it: of the topic, or the default of all brokers.
-    Topics that are being deleted are left out.
+    adding_replicas and removing_replicas array<int>, and min_isr int, the last five null where the
+    source does not have them. ``leader`` is -1 when there is none. While a partition is being
+    reassigned its replicas are the old and the new ones. ``min_isr`` is ``min.insync.replicas``
+    where ZooKeeper has it: of the topic, or the default of all brokers. Topics that are being
+    deleted are left out.
 
     Invalid lines have nulls: see ``check_assignment``.
 
     Raises:
         InputError, BadDataError, SessionExpiredError: ZooKeeper cannot be read.
-        ReassignmentInProgressError
     """
     if source.load is not None:
         frame = source.load(spark)
     else:
         with cluster_admin(source.where) as admin:
-            rows = _read_cluster(admin, refuse_moving=refuse_moving)
-            frame = spark.createDataFrame(pyarrow.Table.from_batches(rows, _ROW))
+            frame = spark.createDataFrame(pyarrow.Table.from_batches(_read_cluster(admin), _ROW))
     missing = {name: F.lit(None) for name in _ROW.names if name not in frame.columns}
     wanted = from_arrow_schema(_ROW)
     return frame.withColumns(missing).select(
@@ -155,16 +155,20 @@ def assignment_frame(
     )
 
 
-def check_assignment(frame: DataFrame, source: AssignmentSource) -> None:
+def check_assignment(
+    frame: DataFrame, source: AssignmentSource, *, refuse_moving: bool = False
+) -> None:
     """Raise ``InputError`` for an invalid assignment; runs a job.
 
     It is invalid if it is empty, lists a partition twice, or has a partition without replicas or
-    with invalid ones.
+    with invalid ones. Partitions that are being reassigned raise ``ReassignmentInProgressError``
+    with ``refuse_moving``.
     """
     where = source.where
-    found = frame.agg(F.count("*"), F.count(F.expr(PROBLEM))).first()
+    totals = F.count("*"), F.count(F.expr(PROBLEM)), F.count_if(F.expr(_IS_MOVING))
+    found = frame.agg(*totals).first()
     assert found is not None
-    partitions, unsound = found
+    partitions, unsound, moving = found
     if not partitions:
         raise InputError(f"{where} has no partitions")
     if unsound:
@@ -175,6 +179,14 @@ def check_assignment(frame: DataFrame, source: AssignmentSource) -> None:
     twice = _partition_listed_twice(frame)
     if twice is not None:
         raise InputError(f"{where}: {twice} is listed more than once")
+    if moving and refuse_moving:
+        rows = frame.filter(_IS_MOVING).orderBy("topic", "partition").take(_NAMED)
+        names = [f"{row['topic']}-{row['partition']}" for row in rows]
+        raise ReassignmentInProgressError(
+            "partitions are being reassigned already"
+            f" ({', '.join([*names, '…'] if moving > _NAMED else names)}): wait for it to complete,"
+            f" or cancel it{f', and write {where} anew' if source.load is not None else ''}"
+        )
 
 
 def held_by_broker(frame: DataFrame) -> dict[BrokerId, tuple[int, int]]:
@@ -373,14 +385,12 @@ def _first_line(error: Exception) -> str:
 # --- ZooKeeper ------------------------------------------------------------------------------------
 
 
-def _read_cluster(admin: ZkAdminStore, *, refuse_moving: bool) -> Iterator[pyarrow.RecordBatch]:
+def _read_cluster(admin: ZkAdminStore) -> Iterator[pyarrow.RecordBatch]:
     """Yield the rows of the cluster's topics, in batches."""
     deleted = admin.topics.read_topics_being_deleted()
     names = [name for name in admin.topics.read_topic_names() if name not in deleted]
     for first in range(0, len(names), _TOPICS_AT_ONCE):
         assignments = _read_topics(admin, names[first : first + _TOPICS_AT_ONCE])
-        if refuse_moving:
-            _refuse_moving(assignments)
         states = admin.read_partition_states(list(assignments))
         minima = _min_isrs(admin, {partition.topic for partition in assignments})
         rows = []
@@ -392,8 +402,9 @@ def _read_cluster(admin: ZkAdminStore, *, refuse_moving: bool) -> Iterator[pyarr
                 leader, isr = state.leader_and_isr.leader, state.leader_and_isr.isr
             elif state is not None:
                 leader, isr = None, None
-            more = assignment.adding_replicas, minima[partition.topic]
-            rows.append((*partition, assignment.replicas, leader, isr, *more))
+            moving = assignment.adding_replicas, assignment.removing_replicas
+            known = leader, isr, *moving, minima[partition.topic]
+            rows.append((*partition, assignment.replicas, *known))
         yield pyarrow.RecordBatch.from_struct_array(pyarrow.array(rows, _STRUCT))
 
 
@@ -420,13 +431,3 @@ def _min_isrs(admin: ZkAdminStore, topics: Collection[str]) -> dict[str, int | N
 def _min_isr(config: Mapping[str, str] | BadDataError) -> int | None:
     text = "" if isinstance(config, BadDataError) else config.get("min.insync.replicas", "")
     return int(text) if text.isdecimal() else None
-
-
-def _refuse_moving(assignments: dict[TopicPartition, ReplicaAssignment]) -> None:
-    moving = [str(p) for p, a in assignments.items() if a.is_being_reassigned]
-    if moving:
-        more = ", …" if len(moving) > 3 else ""
-        raise ReassignmentInProgressError(
-            f"partitions are being reassigned already ({', '.join(moving[:3])}{more}): wait for"
-            " it to complete, or cancel it"
-        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from regent.core.admin.topic_settings import similar_names
@@ -33,7 +33,7 @@ _OF_TOOLS: Final = frozenset(
 
 
 class PlannedBroker(NamedTuple):
-    """A broker that may hold replicas."""
+    """A broker that may hold replicas, or has some."""
 
     broker_id: BrokerId
     rack: str | None
@@ -52,59 +52,55 @@ def read_brokers(
 ) -> tuple[PlannedBroker, ...]:
     """Read the brokers of a file or a list, or for ``zookeeper`` those that are registered.
 
-    See the two functions.
+    Those that take no new replicas are left out unless ``with_no_replicas``. See the functions.
     """
     if given != ZOOKEEPER:
-        return read_brokers_file(given, files, with_no_replicas=with_no_replicas)
-    with cluster_admin(zookeeper_address()) as admin:
-        return read_registered_brokers(admin, with_no_replicas=with_no_replicas)
+        found = read_brokers_file(given, files)
+    else:
+        with cluster_admin(zookeeper_address()) as admin:
+            found = read_registered_brokers(admin)
+    return found if with_no_replicas else takers_of(found)
 
 
-def read_brokers_file(
-    given: Given, files: JobFiles, *, with_no_replicas: bool = False
-) -> tuple[PlannedBroker, ...]:
+def takers_of(brokers: Sequence[PlannedBroker]) -> tuple[PlannedBroker, ...]:
+    """Return the brokers that take new replicas. Raises ``InputError`` if there is none."""
+    takers = tuple(broker for broker in brokers if not broker.no_replicas)
+    if not takers:
+        raise InputError("all brokers have no_replicas: name or start others")
+    return takers
+
+
+def read_brokers_file(given: Given, files: JobFiles) -> tuple[PlannedBroker, ...]:
     """Read a list of ids, or of objects with an id and the other ``_KEYS``, in any order.
 
-    The output of ``regent brokers list -o json`` is such a list. Returns the brokers sorted by id,
-    without those that take no new replicas unless ``with_no_replicas``.
+    The output of ``regent brokers list -o json`` is such a list. Returns the brokers sorted by id.
     Raises ``InputError``, also for an unknown key: a misspelt ``rack`` would place rack-blind.
     """
     brokers: dict[BrokerId, PlannedBroker] = {}
     for where, entry in read_json_list(given, "broker", files):
         broker = _broker(entry, where)
-        if broker.no_replicas and not with_no_replicas:
-            continue
         if broker.broker_id in brokers:
             raise InputError(f"{where}: broker {broker.broker_id} is listed more than once")
         brokers[broker.broker_id] = broker
     return tuple(sorted(brokers.values()))
 
 
-def read_registered_brokers(
-    admin: ZkAdminStore, *, with_no_replicas: bool = False
-) -> tuple[PlannedBroker, ...]:
+def read_registered_brokers(admin: ZkAdminStore) -> tuple[PlannedBroker, ...]:
     """Read the brokers that are registered in ZooKeeper, sorted by id.
 
-    Those that take no new replicas are left out unless ``with_no_replicas``. Their
-    ``replica_count`` is 0, because the assignment has their replicas. Raises ``InputError`` when
-    there is none, ``NoClusterError``, and ``BadDataError`` for an invalid registration: without
-    its rack no replica can be placed there.
+    Their ``replica_count`` is 0, because the assignment has their replicas. Raises ``InputError``
+    when there is none, ``NoClusterError``, and ``BadDataError`` for an invalid registration:
+    without its rack no replica can be placed there.
     """
     brokers = []
-    registered = admin.read_brokers()
-    for broker_id, registration in registered.items():
+    for broker_id, registration in admin.read_brokers().items():
         if isinstance(registration, BadDataError):
             raise registration
         info = registration.info
-        if with_no_replicas or not info.no_replicas:
-            found = (broker_id, info.rack, 0, None, info.node_host, info.no_replicas)
-            brokers.append(PlannedBroker(*found))
+        found = (broker_id, info.rack, 0, None, info.node_host, info.no_replicas)
+        brokers.append(PlannedBroker(*found))
     if not brokers:
-        raise InputError(
-            "all registered brokers have no_replicas: start others"
-            if registered
-            else "no broker is registered in ZooKeeper: is the cluster running?"
-        )
+        raise InputError("no broker is registered in ZooKeeper: is the cluster running?")
     return tuple(brokers)
 
 

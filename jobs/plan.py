@@ -4,7 +4,8 @@
 assignment (of the running cluster, or of files) and the brokers that may be used, and write a
 directory with the plan and its rollback. ``execute`` executes a plan; ``pause``, ``resume``,
 ``rollback`` and ``status`` go with it. Replicas on brokers that are not listed count as lost. They
-stay where they are, unless a command names these brokers.
+stay where they are, unless a command names these brokers; so do those on brokers with
+``no_replicas``, which are alive.
 
 Spark counts and filters; the driver plans the partitions that may move. One line of JSON on stdout
 has the number of moves, and a lower bound for it.
@@ -28,7 +29,7 @@ from regent.client.plan_directory import write_plan
 from regent.client.plan_execution import PlanIncompleteError, execute_plan
 from regent.core.model import BrokerId
 from regent.jobs.assignment_source import ZOOKEEPER, AssignmentSource
-from regent.jobs.brokers_file import PlannedBroker, read_brokers
+from regent.jobs.brokers_file import PlannedBroker, read_brokers, takers_of
 from regent.jobs.command import InputError, cluster_admin, print_summary, progress, run_job
 from regent.jobs.files import JobFiles, is_remote, local_path
 from regent.jobs.job_session import job_session, spark_options
@@ -168,13 +169,14 @@ def _run(spark: SparkSession | None, goal: Goal, name: str, options: dict[str, A
     with job_session(spark, options, app_name=f"regent-plan-{name}") as job:
         target = _target(options["out"], job.files, dry_run=options["dry_run"])
         source = AssignmentSource.of(options["assignment"], address, job.files)
-        brokers = read_brokers(allowed, address, job.files)
-        goal.check([broker.broker_id for broker in brokers])
+        brokers = read_brokers(allowed, address, job.files, with_no_replicas=True)
+        takers = takers_of(brokers)
+        goal.check([broker.broker_id for broker in takers])
         read = {
             "goal": goal,
             "source": source,
             "brokers": brokers,
-            "rack_aware": _is_rack_aware(brokers, options["rack_aware"]),
+            "rack_aware": _is_rack_aware(takers, options["rack_aware"]),
             "sizes": _sizes(options["sizes"], address, job.files),
         }
         request = Request(**{field: (options | read)[field] for field in Request._fields})

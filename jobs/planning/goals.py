@@ -7,6 +7,7 @@ move.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -17,13 +18,22 @@ import numpy as np
 from regent.client.wording import counted
 from regent.core.model import BrokerId
 from regent.jobs.command import InputError
-from regent.jobs.planning.fair_share import Share, fair_share, moves_needed, rack_limits, spreads
+from regent.jobs.planning.fair_share import (
+    Groups,
+    Share,
+    fair_share,
+    group_limits,
+    moves_needed,
+    nested,
+    spreads,
+)
 from regent.jobs.planning.fill import level, place
 from regent.jobs.planning.model import (
     NO_RACK,
     VACANT,
     Brokers,
     InfeasibleError,
+    Ints,
     Layout,
     NotImprovingError,
     Slot,
@@ -38,6 +48,7 @@ class Planned(NamedTuple):
     lower_bound: int  # every plan for the goal has at least so many moves
     left: int = 0  # replicas that are still misplaced
     is_reached: str = ""  # why nothing has to be moved
+    full_hosts: Sequence[int] = ()  # whose brokers hold fewer replicas than others
 
 
 @dataclass
@@ -46,6 +57,11 @@ class Goal(ABC):
 
     keeps_places = False
     """Whether a broker that replaces another takes its places: preferred leaders and bytes too."""
+
+    @property
+    def new_factor(self) -> int:
+        """How many replicas each partition is to have; 0: as many as now."""
+        return 0
 
     @abstractmethod
     def check(self, listed: Collection[BrokerId]) -> None:
@@ -150,6 +166,11 @@ class ReplicationFactor(Goal):
 
     factor: int
 
+    @property
+    def new_factor(self) -> int:
+        """See Goal."""
+        return self.factor
+
     def check(self, listed: Collection[BrokerId]) -> None:
         """See Goal."""
         if self.factor > len(listed):
@@ -170,9 +191,9 @@ class ReplicationFactor(Goal):
         for row in np.flatnonzero(held > self.factor).tolist():
             for _ in range(held[row] - self.factor):
                 _drop(layout, row)
-        slots = np.argwhere(layout.after[:, : self.factor] == VACANT).tolist()
-        takers = self.takers(layout.brokers)
-        _spread(layout, [(row, position) for row, position in slots], takers, seed)
+        rows, positions = np.nonzero(layout.after[:, : self.factor] == VACANT)
+        slots = list(zip(rows.tolist(), positions.tolist(), strict=True))
+        _spread(layout, slots, self.takers(layout.brokers), seed)
         is_reached = (
             ""
             if (held != self.factor).any()
@@ -196,7 +217,7 @@ def _drop(layout: Layout, row: int) -> None:
         broker = replicas[position]
         rack = racks[broker]
         is_only_one = all(racks[b] != rack for b in replicas if b != broker) and rack != NO_RACK
-        is_live = broker < layout.brokers.usable
+        is_live = broker < layout.brokers.live
         is_alone = hosts.count(hosts[position]) == 1
         return (is_live, position == 0, is_alone, is_only_one, -layout.load[broker], -position)
 
@@ -222,12 +243,14 @@ class Rebalance(Goal):
         takers = self.takers(layout.brokers)
         if not takers:
             raise InputError("every listed broker has replicas: say which are new with --new")
-        share, bound = _fair_share(layout, takers)
+        share, bound, full = _fair_share(layout, takers)
         if not bound and self.new is not None:
-            return Planned(0, is_reached="the new brokers have their fair share already")
+            reached = "the new brokers have their fair share already"
+            return Planned(0, is_reached=reached, full_hosts=full)
         if not bound:
             found = f"{min(load)} to {max(load)} replicas"
-            return Planned(0, is_reached=f"every broker has its fair share already ({found})")
+            reached = f"every broker has its fair share already ({found})"
+            return Planned(0, is_reached=reached, full_hosts=full)
         if all(held <= low for held, low in zip(load, share.low, strict=True)):
             raise NotImprovingError(
                 "nothing can be moved: brokers with too many replicas have none of the topics that"
@@ -237,10 +260,10 @@ class Rebalance(Goal):
         left = Transfer(layout, share, takers, seed).run()
         if not len(layout.changed_rows()):
             raise NotImprovingError(
-                "nothing can be moved: brokers with too few replicas hold the same partitions as"
-                " those with too many, or partitions would lose a rack"
+                "nothing can be moved: each broker with too few replicas holds the partitions of"
+                f" those with too many already{reasons_beside(layout.brokers)}"
             )
-        return Planned(bound, left)
+        return Planned(bound, left, full_hosts=full)
 
     def takers(self, brokers: Brokers) -> list[int]:
         """See Goal."""
@@ -250,26 +273,60 @@ class Rebalance(Goal):
         return [b for b in usable if self.new is None or not brokers.replicas[b]]
 
 
-def _fair_share(layout: Layout, takers: Collection[int]) -> tuple[Share, int]:
-    """Return the fair shares of the usable brokers, and the fewest moves that give them."""
+def reasons_beside(brokers: Brokers) -> str:
+    """Return what else may keep a replica off a broker than another one of its partition there."""
+    reasons = ["is on a host with one that does"] * bool(brokers.hosts)
+    if len({*brokers.racks[: brokers.live]} - {NO_RACK}) > 1:
+        reasons.append("the partition would lose a rack")
+    return "".join(f", or {reason}" for reason in reasons)
+
+
+def _fair_share(layout: Layout, takers: Collection[int]) -> tuple[Share, int, list[int]]:
+    """Return the fair shares of the usable brokers, and the fewest moves that give them.
+
+    Also the hosts that are full: their brokers get fewer replicas than others.
+    """
     brokers, usable = layout.brokers, layout.brokers.usable
-    load, racks = np.array(brokers.replicas[:usable]), brokers.racks[:usable]
+    load = np.array(brokers.replicas[:usable])
     total = int(load.sum())
-    movable = np.bincount(layout.before[layout.before != VACANT], minlength=usable)[:usable]
-    fixed, most = load - movable, load.copy()
+    movable = np.bincount(layout.before[layout.before != VACANT], minlength=len(brokers.ids))
+    fixed, most = load - movable[:usable], load.copy()
     most[list(takers)] = total
     most = np.maximum(fixed, np.minimum(brokers.capacities[:usable], most))
     if most.sum() < total:
         raise InfeasibleError(
             f"capacity: the brokers hold {total} replicas and may hold {most.sum()}"
         )
-    limits = {}
-    if len(set(racks)) > 1:
-        counts = spreads(np.array(layout.racks, np.int32)[layout.before])
-        fixed_of_rack = enumerate(np.bincount(racks, fixed).astype(int).tolist())
-        limits = rack_limits(counts, racks, dict(fixed_of_rack))
-    share = fair_share(fixed, most, racks, limits, total)
-    return share, moves_needed(load.tolist(), share, racks, limits)
+    racks, hosts = (
+        _limited(layout, groups, fixed, movable) for groups in (brokers.racks, brokers.hosts)
+    )
+    tiers = nested([groups for groups in (racks, hosts) if len(groups.limits) > 1])
+    share = fair_share(fixed, most, tiers, total)
+    return share, moves_needed(load.tolist(), share, tiers), _full_hosts(hosts, share)
+
+
+def _limited(layout: Layout, groups: Sequence[int], fixed: Ints, movable: Ints) -> Groups:
+    """Return the usable brokers in racks or on hosts, with the limits of these."""
+    if not groups:
+        return Groups((), {})
+    usable = layout.brokers.usable
+    of_usable = groups[:usable]
+    of_broker = np.array([*groups, VACANT], np.int32)
+    of_broker[~np.isin(of_broker, of_usable)] = VACANT
+    beside = Counter[int]()
+    for broker, group in enumerate(groups):
+        beside[group] += int(fixed[broker] if broker < usable else -movable[broker])
+    return Groups(of_usable, group_limits(spreads(of_broker[layout.before]), of_usable, beside))
+
+
+def _full_hosts(hosts: Groups, share: Share) -> list[int]:
+    of_broker, high = np.array(hosts.of_broker), np.array(share.high)
+    found = []
+    for host, (_, most) in hosts.limits.items():
+        of_host = high[of_broker == host]
+        if of_host.sum() >= most and of_host.max() < max(share.low):
+            found.append(host)
+    return found
 
 
 def _check_listed(

@@ -1,7 +1,8 @@
 """The model of planners: brokers by index, and a layout of replicas that a plan changes.
 
-Brokers are indexes from 0: first those that may be used, sorted by id, then those that only appear
-in the assignment. A *slot* is a place in the replicas of a row.
+Brokers are indexes from 0: first those that may be used, sorted by id, then those that take no new
+replicas, then those that only appear in the assignment. A *slot* is a place in the replicas of a
+row.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ Replicas: TypeAlias = npt.NDArray[np.int32]
 """The brokers of a row each, with -1 after the last one."""
 
 
-def named(broker_ids: Sequence[BrokerId]) -> str:
-    """Return the first few ids, for messages."""
+def named(broker_ids: Sequence[BrokerId | str]) -> str:
+    """Return the first few ids or names, for messages."""
     names = [str(broker_id) for broker_id in broker_ids[:_MOST_NAMED]]
     return ", ".join([*names, "…"] if len(broker_ids) > _MOST_NAMED else names)
 
@@ -57,8 +58,9 @@ class NotImprovingError(RegentError):
 class Brokers:
     """The brokers by index, and their loads in the whole assignment.
 
-    The first ``usable`` ones may get replicas. ``racks`` are numbers from 0, all equal when racks
-    are ignored; ``NO_RACK`` for brokers that are not listed.
+    The first ``usable`` ones may get replicas. The next ``no_takers`` keep theirs; they are alive
+    as well. ``racks`` are numbers from 0, all equal when racks are ignored; ``NO_RACK`` for brokers
+    that are not listed.
     """
 
     ids: Sequence[BrokerId]
@@ -68,6 +70,12 @@ class Brokers:
     replicas: Sequence[int]
     leaders: Sequence[int]  # preferred: first in the list of replicas
     hosts: Sequence[int] = ()  # numbers from 0; empty if each broker has a host of its own
+    no_takers: int = 0
+
+    @property
+    def live(self) -> int:
+        """The number of brokers that are listed: the first ones."""
+        return self.usable + self.no_takers
 
     def indexes(self, broker_ids: Iterable[BrokerId]) -> list[int]:
         """Return the indexes of brokers that are listed or hold replicas."""
@@ -79,8 +87,8 @@ class Brokers:
 class Layout:
     """The partitions that may move, sorted, with their replicas before and after the plan.
 
-    They are arrays: 32 bytes for a partition with three replicas, and its topic. A row is to have
-    as many replicas as ``factors`` says, in no fewer racks than ``racks_needed``. ``load`` is the
+    They are arrays, in which each row has room for as many replicas as the widest. A row is to have
+    as many as ``factors`` says, in no fewer racks than ``racks_needed``. ``load`` is the
     number of replicas of each broker after the plan; it, ``racks`` and ``hosts`` have one more
     entry at the end, which ``VACANT`` is the index of.
     """
@@ -178,8 +186,9 @@ class Layout:
 
     def new_replicas(self) -> Mask:
         """Return for each slot whether its broker had no replica of the row before."""
-        was_there = (self.after[:, :, np.newaxis] == self.before[:, np.newaxis]).any(axis=2)
-        is_new: Mask = ~was_there & (self.after != VACANT)
+        is_new: Mask = self.after != VACANT
+        for column in self.before.T:
+            is_new &= self.after != column[:, np.newaxis]
         return is_new
 
     def bytes_held(self, replicas: Replicas) -> Ints:

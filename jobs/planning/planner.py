@@ -15,9 +15,9 @@ from pyspark.sql import SparkSession
 from regent.client.moves import Move, roles
 from regent.core.model import BrokerId
 from regent.jobs.assignment_source import AssignmentSource, assignment_frame
-from regent.jobs.brokers_file import PlannedBroker
+from regent.jobs.brokers_file import PlannedBroker, takers_of
 from regent.jobs.planning.byte_balance import ByteBalance
-from regent.jobs.planning.goals import Goal, Planned
+from regent.jobs.planning.goals import Goal, Planned, reasons_beside
 from regent.jobs.planning.leadership import choose_leaders
 from regent.jobs.planning.model import VACANT, Ints, Layout, NotImprovingError, named
 from regent.jobs.planning.partition_sizes import Sizes
@@ -34,7 +34,10 @@ _UNEVEN: Final = 1.1  # ratio of the largest and the smallest rack, in brokers
 
 
 class Request(NamedTuple):
-    """The goal, the cluster, and the options of ``jobs plan``; patterns are globs."""
+    """The goal, the cluster, and the options of ``jobs plan``; patterns are globs.
+
+    ``rack_aware`` needs the rack of each broker that takes replicas.
+    """
 
     goal: Goal
     source: AssignmentSource
@@ -58,11 +61,12 @@ def make_plan(spark: SparkSession, request: Request) -> tuple[Sequence[Move], di
         InputError: the assignment, a broker or a pattern is wrong
         InfeasibleError, NotImprovingError, ReassignmentInProgressError
     """
-    frame = assignment_frame(spark, request.source, refuse_moving=True)
+    frame = assignment_frame(spark, request.source)
     brokers = broker_loads(frame, request.source, request.brokers, is_rack_aware=request.rack_aware)
-    check_memory(brokers)
+    check_memory(sum(brokers.replicas))
     can_move = topic_condition(request.topics, request.exclude)
-    layout = load_layout(frame, request.source.where, can_move, brokers, request.sizes)
+    where, factor = request.source.where, request.goal.new_factor
+    layout = load_layout(frame, where, can_move, brokers, request.sizes, factor)
     return plan_layout(layout, request)
 
 
@@ -169,19 +173,30 @@ def _warnings(layout: Layout, planned: Planned, request: Request, left: Sequence
     if planned.left:
         warnings.append(
             f"{planned.left} replicas stay on brokers with too many: every broker that could take"
-            " them holds the partition already, or the partition would lose a rack"
+            f" them holds the partition already{reasons_beside(layout.brokers)}"
         )
     brokers = layout.brokers
-    unlisted = range(brokers.usable, len(brokers.ids))
-    dead = [brokers.ids[b] for b in unlisted if layout.load[b]]
-    if dead:
-        warnings.append(
-            f"brokers that are not listed hold replicas: {named(dead)}"
-            f" (decommission --from {dead[0]} moves them)"
-        )
-    if not request.rack_aware and any(broker.rack is not None for broker in request.brokers):
+    for which, indexes in (
+        ("brokers that are not listed", range(brokers.live, len(brokers.ids))),
+        ("brokers with no_replicas", range(brokers.usable, brokers.live)),
+    ):
+        if holding := [brokers.ids[b] for b in indexes if layout.load[b]]:
+            warnings.append(
+                f"{which} hold replicas: {named(holding)}"
+                f" (decommission --from {holding[0]} moves them)"
+            )
+    takers = takers_of(request.brokers)
+    if not request.rack_aware and any(broker.rack is not None for broker in takers):
         warnings.append("racks were ignored")
-    sizes = Counter(broker.rack for broker in request.brokers)
+    if planned.full_hosts:
+        name_of = {broker.broker_id: str(broker.node_host) for broker in takers}
+        hosts = [name_of[brokers.ids[host]] for host in planned.full_hosts]
+        which, whose = ("host {} has", "its") if len(hosts) == 1 else ("hosts {} have", "their")
+        warnings.append(
+            f"{which.format(named(hosts))} a replica of each partition, and can have no other:"
+            f" {whose} brokers hold fewer than the rest"
+        )
+    sizes = Counter(broker.rack for broker in takers)
     if request.rack_aware and min(sizes.values()) * _UNEVEN < max(sizes.values()):
         smallest = min(sizes, key=lambda rack: (sizes[rack], rack))
         warnings.append(

@@ -15,30 +15,53 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from regent.core.model import BrokerId
+from regent.core.quantities import bytes_text
 from regent.jobs.assignment_source import AssignmentSource, check_assignment, held_by_broker
 from regent.jobs.brokers_file import PlannedBroker
 from regent.jobs.command import InputError
-from regent.jobs.planning.model import NO_RACK, UNLIMITED, VACANT, Brokers, Layout
+from regent.jobs.planning.model import NO_RACK, UNLIMITED, VACANT, Brokers, Ints, Layout
 from regent.jobs.planning.partition_sizes import Sizes
 
 _BY_PARTITION = ["topic", "partition"]
 _BYTES_OF_REPLICA: Final = 32
+_BYTES_OF_NEW: Final = 100  # for a replica more: where it goes is chosen one by one
 _CGROUP_LIMIT: Final = Path("/sys/fs/cgroup/memory.max")
 
 
-def check_memory(brokers: Brokers) -> None:
+def check_memory(replicas: int) -> None:
     """Raise ``InputError`` for an assignment that is too large for the driver, before it is loaded.
 
     A replica takes 12 bytes: before and after the plan, and on its way from Spark. What its
     partition takes, with its topic, is counted as 20 more.
     """
-    replicas, available = sum(brokers.replicas), _memory()
+    available = _memory()
     if replicas * _BYTES_OF_REPLICA > available:
         raise InputError(
             f"a plan needs {_BYTES_OF_REPLICA} bytes of memory a replica on the driver:"
             f" {replicas:,} replicas do not fit into {available / 2**30:.1f} GiB; at most"
             f" {available // _BYTES_OF_REPLICA:,} do: use a machine with more memory"
         )
+
+
+def _check_width(table: pyarrow.Table, lengths: Ints, factor: int) -> int:
+    """Return how many replicas each row has room for: as many as the widest has, or is to get.
+
+    Raises ``InputError`` if all that room does not fit into the memory of the driver.
+    """
+    widest, available = int(lengths.argmax()), _memory()
+    width = max(int(lengths[widest]), factor)
+    added = int((factor - lengths).clip(0).sum())
+    needed = len(table) * width * _BYTES_OF_REPLICA + added * _BYTES_OF_NEW
+    if needed > available:
+        why = ""
+        if width > factor:
+            topic, number = (table[name][widest].as_py() for name in _BY_PARTITION)
+            why = f" ({topic}-{number} has {width}: leave its topic out with --exclude)"
+        raise InputError(
+            f"{len(table):,} partitions with room for {width} replicas each need"
+            f" {bytes_text(needed)} of memory on the driver, which has {bytes_text(available)}{why}"
+        )
+    return width
 
 
 def _memory() -> int:
@@ -55,10 +78,12 @@ def load_layout(
     can_move: Column,
     brokers: Brokers,
     sizes: Sizes | None,
+    factor: int,
 ) -> Layout:
     """Load the partitions that may move.
 
-    A partition that is missing in ``sizes`` has size 0. Raises ``InputError`` when there are none.
+    A partition that is missing in ``sizes`` has size 0. Raises ``InputError`` when there are none,
+    or when they do not fit into memory with at least ``factor`` replicas each.
     """
     table = frame.filter(can_move).select(*_BY_PARTITION, "replicas").toArrow().combine_chunks()
     if not len(table):
@@ -66,7 +91,8 @@ def load_layout(
     table = table.sort_by([(name, "ascending") for name in _BY_PARTITION])
     column = table["replicas"].combine_chunks()
     lengths = column.value_lengths().to_numpy()
-    replicas = np.full((len(table), lengths.max()), VACANT, np.int32)
+    width = _check_width(table, lengths, factor)
+    replicas = np.full((len(table), width), VACANT, np.int32)
     ids = np.array(brokers.ids)
     order = np.argsort(ids)
     indexes = order[np.searchsorted(ids, column.flatten().to_numpy(), sorter=order)]
@@ -104,31 +130,35 @@ def broker_loads(
 ) -> Brokers:
     """Count the loads of brokers; those that are not listed count as dead.
 
-    Raises ``InputError`` when the assignment is invalid: see ``check_assignment``.
+    With ``is_rack_aware`` each broker that takes replicas has a rack.
+    Raises ``InputError`` and ``ReassignmentInProgressError``: see ``check_assignment``.
     """
-    check_assignment(frame, source)
+    check_assignment(frame, source, refuse_moving=True)
     loads = held_by_broker(frame)
-    listed = sorted(listed)
-    usable = [broker.broker_id for broker in listed]
-    ids = usable + sorted(loads.keys() - set(usable))
+    listed = sorted(listed, key=lambda broker: (broker.no_replicas, broker.broker_id))
+    live = [broker.broker_id for broker in listed]
+    ids = live + sorted(loads.keys() - set(live))
     held = [loads.get(broker_id, (0, 0)) for broker_id in ids]
-    dead = len(ids) - len(usable)
+    dead = len(ids) - len(live)
+    no_takers = sum(broker.no_replicas for broker in listed)
     capacities = [UNLIMITED if broker.capacity is None else broker.capacity for broker in listed]
-    names = sorted({broker.rack or "" for broker in listed})
-    numbers = {name: number for number, name in enumerate(names)}
+    names = sorted({broker.rack for broker in listed if broker.rack is not None})
+    numbers: dict[str | None, int] = {name: number for number, name in enumerate(names)}
+    racks = [numbers.get(b.rack, NO_RACK) if is_rack_aware else 0 for b in listed]
     return Brokers(
         ids,
-        len(usable),
-        [numbers[b.rack or ""] if is_rack_aware else 0 for b in listed] + [NO_RACK] * dead,
+        len(live) - no_takers,
+        racks + [NO_RACK] * dead,
         capacities + [UNLIMITED] * dead,
         [replicas for replicas, _ in held],
         [leaders for _, leaders in held],
-        _hosts(listed, ids),
+        hosts_of(listed, ids),
+        no_takers,
     )
 
 
-def _hosts(listed: Sequence[PlannedBroker], ids: Sequence[BrokerId]) -> Sequence[int]:
-    """Number the hosts of the brokers; none if no two listed brokers share one."""
+def hosts_of(listed: Sequence[PlannedBroker], ids: Sequence[BrokerId]) -> Sequence[int]:
+    """Number the hosts of brokers, by the place of the first; none if no listed ones share one."""
     names = {b.broker_id: b.node_host for b in listed if b.node_host is not None}
     if len(set(names.values())) == len(names):
         return ()

@@ -13,7 +13,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from regent.core.model import NO_LEADER
 from regent.jobs.brokers_file import PlannedBroker
-from regent.jobs.planning.fair_share import fair_share, rack_limits
+from regent.jobs.planning.fair_share import Groups, fair_share, group_limits, nested
+from regent.jobs.planning.selection import hosts_of
 from regent.jobs.reports.balance import (
     Balance,
     Counts,
@@ -47,11 +48,13 @@ LATERAL VIEW stack(2,
   coalesce(leader, -2), 0L, 0L, 0L, n) AS broker, preferred, not_led, electable, leading
 GROUP BY broker"""
 
-# ``known`` replicas are in a known rack; ``rack`` is -1 unless one rack has all replicas.
+# ``known`` replicas are in a rack that can take some, and ``housed`` ones on such a host, if any is
+# shared; ``rack`` is -1 unless one rack has all.
 _IN_RACKS: Final = """
 SELECT topic, factor, array_size(known) AS known, array_size(array_distinct(known)) AS spread,
+  array_size(hosts) AS housed, array_size(array_distinct(hosts)) AS apart,
   if(factor > 0 AND array_min(racks) = array_max(racks), racks[0], -1) AS rack
-FROM (SELECT topic, array_size(replicas) AS factor, racks, array_remove(racks, -1) AS known
+FROM (SELECT topic, array_size(replicas) AS factor, racks, KNOWN AS known, HOSTS AS hosts
       FROM (SELECT topic, replicas, transform(replicas, b -> RACK_OF[b % {modulus}]) AS racks
             FROM {assignment}))"""
 
@@ -63,6 +66,7 @@ _STATES: Final = {
     " < array_size(replicas) - coalesce(array_size(adding_replicas), 0)",
 }
 
+_SHAPE: Final = ("factor", "known", "spread", "housed", "apart", "rack")
 _FEWEST: Final = "min(coalesce(array_size(isr), array_size(replicas)))"
 
 
@@ -95,14 +99,15 @@ def measure(
         of_leaders = preferred, not_led, column(led, "electable"), loads["leaders"]
         leaders = Leaders(*of_leaders, leaderless, unknown)
     racks = _racks(ids, listed)
-    in_racks = _in_racks(spark, frame, ids, racks)
-    shapes = in_racks.groupBy("factor", "known", "spread", "rack").count().toArrow().to_pylist()
+    hosts = hosts_of(listed, ids)
+    in_racks = _in_racks(spark, frame, ids, (racks, hosts), takers or listed)
+    shapes = in_racks.drop("topic").groupBy(*_SHAPE).count().toArrow().to_pylist()
     factors, lost = _by_factor_and_rack(shapes, len(racks.names))
     has_together = len(racks.names) > 1 and bool(lost.any())
     return Balance(
         np.array(ids, np.int64),
         loads,
-        _fair_shares(ids, loads["replicas"], racks, takers, shapes),
+        _fair_shares(ids, loads["replicas"], (racks, hosts), takers, shapes),
         racks,
         factors,
         lost,
@@ -166,42 +171,74 @@ def _racks(ids: Sequence[int], listed: Sequence[PlannedBroker]) -> Racks:
     return Racks(names, np.array([number.get(rack_by_id.get(b), -1) for b in ids], np.int32))
 
 
-def _in_racks(spark: SparkSession, frame: DataFrame, ids: Sequence[int], racks: Racks) -> DataFrame:
+def _in_racks(
+    spark: SparkSession,
+    frame: DataFrame,
+    ids: Sequence[int],
+    groups: tuple[Racks, Sequence[int]],
+    takers: Sequence[PlannedBroker],
+) -> DataFrame:
     """Return topic, factor, and in which racks the replicas are, of each partition."""
     modulus = next(m for m in count(len(ids)) if len({b % m for b in ids}) == len(ids))
-    places = [-1] * modulus
-    for broker_id, rack in zip(ids, racks.of_broker.tolist(), strict=True):
-        places[broker_id % modulus] = rack
-    query = _IN_RACKS.replace("RACK_OF", f"array({','.join(map(str, places))})")
+
+    def places(numbers: Sequence[int]) -> list[int]:
+        found = [-1] * modulus
+        for broker_id, number in zip(ids, numbers, strict=True):
+            found[broker_id % modulus] = number
+        return found
+
+    def of_takers(name: str, numbers: Sequence[int]) -> str:
+        taken = {numbers[broker.broker_id % modulus] for broker in takers}
+        for number in {-1, *numbers} - (taken - {-1}):
+            name = f"array_remove({name}, {number})"
+        return name
+
+    racks, hosts = places(groups[0].of_broker.tolist()), places(groups[1] or [-1] * len(ids))
+    on_hosts = f"transform(replicas, b -> {_array(hosts)}[b % {modulus}])"
+    query = _IN_RACKS.replace("RACK_OF", _array(racks)).replace("KNOWN", of_takers("racks", racks))
+    query = query.replace("HOSTS", of_takers(on_hosts, hosts) if groups[1] else "array()")
     return spark.sql(query, assignment=frame, modulus=modulus)
+
+
+def _array(numbers: Sequence[int]) -> str:
+    return f"array({','.join(map(str, numbers))})"
 
 
 def _fair_shares(
     ids: Sequence[int],
     replicas: Counts,
-    racks: Racks,
+    groups: tuple[Racks, Sequence[int]],
     listed: Sequence[PlannedBroker],
     shapes: Sequence[Mapping[str, int]],
 ) -> Shares:
     """Return the fair share of replicas of each broker, as ``regent jobs plan rebalance`` has it.
 
     Brokers that are not ``listed`` have none (NaN), unless no broker is listed. Racks count if all
-    listed brokers have one.
+    listed brokers have one, and hosts if some brokers share one.
     """
+    racks, hosts = groups
     by_id = {broker.broker_id: broker for broker in listed}
     usable = [position for position, b in enumerate(ids) if not listed or b in by_id]
     held = int(replicas[usable].sum())
     found = (by_id.get(ids[position]) for position in usable)
     most = [held if b is None or b.capacity is None else b.capacity for b in found]
-    of_rack = np.zeros(len(usable), np.int32)
-    limits = {}
-    if (racks.of_broker[usable] >= 0).all() and len(racks.names) > 1:
-        of_rack = racks.of_broker[usable]
-        counts = Counter[tuple[int, int]]()
+
+    def limited(of_broker: Sequence[int], held: str, spread: str) -> Groups:
+        counts, beside = Counter[tuple[int, int]](), Counter[int]()
+        for position in {*range(len(ids))} - {*usable}:
+            beside[of_broker[position]] -= int(replicas[position])
         for shape in shapes:
-            counts[shape["known"], shape["spread"]] += shape["count"]
-        limits = rack_limits(counts, of_rack.tolist(), {})
+            counts[shape[held], shape[spread]] += shape["count"]
+        of_usable = [of_broker[position] for position in usable]
+        return Groups(of_usable, group_limits(counts, of_usable, beside))
+
+    tiers = []
+    if (racks.of_broker[usable] >= 0).all():
+        tiers.append(limited(racks.of_broker.tolist(), "known", "spread"))
+    if hosts:
+        tiers.append(limited(hosts, "housed", "apart"))
+    tiers = nested([tier for tier in tiers if len(tier.limits) > 1])
     shares = np.full(len(ids), np.nan)
-    low_and_high = fair_share([0] * len(usable), most, of_rack.tolist(), limits, held)
+    low_and_high = fair_share([0] * len(usable), most, tiers, held)
     shares[usable] = np.mean(low_and_high, axis=0)
     return shares

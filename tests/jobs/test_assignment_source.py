@@ -31,7 +31,7 @@ ROWS: list[dict[str, Any]] = [
     {"topic": "a", "partition": 1, "replicas": [1]},
     {"topic": "b", "partition": 0, "replicas": [2, 3, 1]},
 ]
-UNKNOWN = dict.fromkeys(("leader", "isr", "adding_replicas", "min_isr"))
+UNKNOWN = dict.fromkeys(("leader", "isr", "adding_replicas", "removing_replicas", "min_isr"))
 EXPECTED = [{**row, **UNKNOWN} for row in ROWS]
 
 
@@ -134,17 +134,45 @@ def test_zookeeper_with_leaders_and_without_topics_being_deleted(
         client.multi([Create("/brokers/topics/a/partitions/1/state", data)])
         source = AssignmentSource.of("zookeeper", lambda: zookeeper_address, LOCAL_FILES)
         assert [tuple(row.values()) for row in rows_of(spark, source)] == [
-            ("a", 0, [1, 2], -1, [], [], 2),
-            ("a", 1, [1, 2], 2, [2], [], 2),
-            ("b", 0, [1, 2], -1, [], [], None),
-            ("b", 1, [1, 2], -1, [], [], None),
+            ("a", 0, [1, 2], -1, [], [], [], 2),
+            ("a", 1, [1, 2], 2, [2], [], [], 2),
+            ("b", 0, [1, 2], -1, [], [], [], None),
+            ("b", 1, [1, 2], -1, [], [], [], None),
         ]
         create_topic(client, "moving", {7: ReplicaAssignment((1, 2, 3), (3,), (1,))})
         assert len(rows_of(spark, source)) == 5
+        frame = assignment_frame(spark, source)
+        check_assignment(frame, source)
         with pytest.raises(ReassignmentInProgressError, match=r"already \(moving-7\)"):
-            assignment_frame(spark, source, refuse_moving=True)
+            check_assignment(frame, source, refuse_moving=True)
     finally:
         client.close()
+
+
+@pytest.mark.spark
+def test_partitions_of_a_file_that_are_being_reassigned_are_refused_by_name(
+    spark: SparkSession, tmp_path: Path
+):
+    still: dict[str, list[int]] = {"adding_replicas": [], "removing_replicas": []}
+    rows = [{**row, **still} for row in ROWS]
+    path = write_lines(tmp_path / "lines.json", rows)
+    check_assignment(assignment_frame(spark, source_of(path)), source_of(path), refuse_moving=True)
+    rows += [{"topic": "c", "partition": p, "replicas": [1, 2, 3]} for p in range(4)]
+    rows[3] |= {"removing_replicas": [3]}
+    rows[5] |= {"adding_replicas": [3]}
+    path.write_text(json.dumps(rows))
+    frame = assignment_frame(spark, source_of(path))
+    check_assignment(frame, source_of(path))
+    with pytest.raises(ReassignmentInProgressError) as refusal:
+        check_assignment(frame, source_of(path), refuse_moving=True)
+    assert "reassigned already (c-0, c-2): wait for it to complete" in str(refusal.value)
+    assert f", and write {path} anew" in str(refusal.value)
+    for row in rows[:5]:
+        row["adding_replicas"] = [1]
+    path.write_text(json.dumps(rows))
+    frame = assignment_frame(spark, source_of(path))
+    with pytest.raises(ReassignmentInProgressError, match=r"already \(a-0, a-1, b-0, …\)"):
+        check_assignment(frame, source_of(path), refuse_moving=True)
 
 
 def create_topic(

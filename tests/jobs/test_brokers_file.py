@@ -10,7 +10,13 @@ import pytest
 from regent.cli.brokers import broker_json
 from regent.core.errors import BadDataError
 from regent.core.model import BrokerInfo, BrokerRegistration, EndPoint
-from regent.jobs.brokers_file import PlannedBroker, read_brokers_file, read_registered_brokers
+from regent.jobs.brokers_file import (
+    PlannedBroker,
+    read_brokers,
+    read_brokers_file,
+    read_registered_brokers,
+    takers_of,
+)
 from regent.jobs.command import InputError
 from regent.zk import znodes
 from regent.zk.stores.admin_store import ZkAdminStore
@@ -148,13 +154,15 @@ def test_brokers_that_take_no_replicas_are_left_out(server: FakeZooKeeperServer,
     for broker_id in (1, 2):
         info = BrokerInfo(broker_id, (), no_replicas=broker_id == 1)
         server.put(znodes.BrokerIdZNode.path(broker_id), znodes.BrokerIdZNode.encode(info))
-    assert registered(server) == (PlannedBroker(2, None, 0, None),)
-    file.write_text('[{"id": 1, "no_replicas": true}, {"id": 2, "no_replicas": false}]')
-    assert read_brokers_file(str(file), LOCAL_FILES) == (PlannedBroker(2, None, 0, None),)
     both = (PlannedBroker(1, None, 0, None, no_replicas=True), PlannedBroker(2, None, 0, None))
-    assert read_brokers_file(str(file), LOCAL_FILES, with_no_replicas=True) == both
-    admin = ZkAdminStore(FakeZooKeeper(server))
-    assert read_registered_brokers(admin, with_no_replicas=True) == both
+    assert registered(server) == both
+    file.write_text('[{"id": 1, "no_replicas": true}, {"id": 2, "no_replicas": false}]')
+    assert read_brokers_file(str(file), LOCAL_FILES) == both
+    assert read_brokers(str(file), lambda: "", LOCAL_FILES, with_no_replicas=True) == both
+    assert read_brokers(str(file), lambda: "", LOCAL_FILES) == takers_of(both) == both[1:]
+    file.write_text('[{"id": 1, "no_replicas": true}]')
+    with pytest.raises(InputError, match="all brokers have no_replicas: name or start others"):
+        read_brokers(str(file), lambda: "", LOCAL_FILES)
 
 
 def test_without_a_broker_or_a_cluster_there_is_an_error(server: FakeZooKeeperServer):

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from regent.jobs.plan import main
+from regent.jobs.planning import selection
 
 Assignment = dict[tuple[str, int], list[int]]
 RACKS = {0: "a", 1: "b", 2: "c", 3: "a", 4: "b", 5: "c"}
@@ -226,6 +227,74 @@ def test_sizes_of_unknown_partitions_and_repeated_ones_are_counted(
 
 
 @pytest.mark.spark
+def test_a_broker_with_no_replicas_keeps_its_own_and_its_rack_and_host_count(
+    spark: SparkSession, planner: Planner
+):
+    planner.assignment = {("t", p): [0, 3] for p in range(4)}
+    alone: dict[str, Any] = {"id": 3, "rack": "b", "node_host": "m", "no_replicas": True}
+    planner.brokers = [{"id": 0, "rack": "a"}, {"id": 1, "rack": "b", "node_host": "m"}, alone]
+    assert planner.run("decommission", "--from", "0", spark=spark) == 1
+    assert "hosts: t-0 has a replica on the host of each broker that can take" in planner.error
+    planner.brokers.append({"id": 2, "rack": "b"})
+    assert planner.run("decommission", "--from", "0", spark=spark) == 1
+    assert "racks: t-0 has replicas in 2 racks" in planner.error
+    planner.brokers.append({"id": 4, "rack": "a"})
+    assert planner.run("decommission", "--from", "0", spark=spark) == 0
+    assert {(*sorted(replicas),) for replicas in planner.check().values()} == {(3, 4)}
+    assert planner.summary["warnings"] == [
+        "brokers with no_replicas hold replicas: 3 (decommission --from 3 moves them)"
+    ]
+
+
+@pytest.mark.spark
+def test_a_host_that_is_full_is_named_and_its_brokers_have_their_fair_share(
+    spark: SparkSession, planner: Planner
+):
+    planner.assignment = {("t", p): [0, 1] for p in range(12)}
+    planner.brokers = [0, *({"id": b, "node_host": "m7"} for b in (1, 2, 3))]
+    assert planner.run("rebalance", spark=spark) == 0
+    plan = planner.check()
+    assert (planner.summary["moves"], planner.summary["lower_bound"]) == (8, 8)
+    host = "host m7 has a replica of each partition, and can have no other: its brokers hold fewer"
+    assert planner.summary["warnings"] == [f"{host} than the rest"]
+    planner.assignment |= plan
+    planner.out = planner.out.parent / "again"
+    planner.check_nothing_to_do("rebalance", spark=spark)
+    assert "every broker has its fair share already (4 to 12 replicas)" in planner.error
+
+
+@pytest.mark.spark
+def test_a_partition_in_reassignment_is_in_no_plan(
+    spark: SparkSession, planner: Planner, tmp_path: Path
+):
+    now = tmp_path / "described.json"
+    row = {"topic": "t", "partition": 0, "replicas": [0, 1, 2], "adding_replicas": [2]}
+    now.write_text(json.dumps([row]))
+    goal = ["rebalance", "--assignment", str(now), *planner.files()[2:], "--dry-run"]
+    assert planner.call(*goal, spark=spark) == 1
+    assert "partitions are being reassigned already (t-0)" in planner.error
+
+
+@pytest.mark.spark
+def test_a_plan_whose_partitions_need_too_much_room_is_refused_before_it_takes_the_memory(
+    spark: SparkSession, planner: Planner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    limit = tmp_path / "memory.max"
+    monkeypatch.setattr(selection, "_CGROUP_LIMIT", limit)
+    limit.write_text("50000")
+    planner.brokers = [*range(40)]
+    planner.assignment[("wide", 7)] = [*range(40)]
+    assert planner.run("rebalance", spark=spark) == 2
+    assert "61 partitions with room for 40 replicas each need 78 kB of memory" in planner.error
+    assert "wide-7 has 40: leave its topic out with --exclude" in planner.error
+    narrow = ["--exclude", "wide"]
+    assert planner.run("replication-factor", "--factor", "20", *narrow, spark=spark) == 2
+    assert "60 partitions with room for 20 replicas each need 140 kB of memory" in planner.error
+    assert planner.run("replication-factor", "--factor", "5", *narrow, spark=spark) == 0
+    planner.check()
+
+
+@pytest.mark.spark
 @pytest.mark.parametrize(
     ("goal", "status", "message"),
     [
@@ -322,6 +391,11 @@ def test_goals_that_the_brokers_do_not_allow_are_refused_before_spark_starts(pla
     assert planner.run("decommission", "--from", "0,1,2,3,4,5") == 1
     start = "regent jobs plan decommission: --from names every listed broker, so none remains"
     assert planner.error.startswith(start)
+    barred = planner.brokers[:]
+    planner.brokers = [broker | {"no_replicas": True} for broker in barred]
+    assert planner.run("rebalance") == 2
+    assert "all brokers have no_replicas: name or start others" in planner.error
+    planner.brokers = barred
     planner.brokers[2].pop("rack")
     assert planner.run("rebalance", "--rack-aware") == 2
     assert "--rack-aware: broker 2 has no rack" in planner.error

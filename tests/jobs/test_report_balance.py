@@ -126,6 +126,28 @@ def test_the_plans_that_the_verdict_proposes_can_be_made(
         assert plan.main(words[3:], spark) == 0
 
 
+@pytest.mark.spark
+def test_no_plan_is_proposed_where_hosts_allow_no_more_evenness(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    brokers: list[dict[str, Any]] = [{"id": 0}, *({"id": b, "node_host": "m"} for b in (1, 2, 3))]
+    (tmp_path / "brokers.json").write_text(json.dumps(brokers))
+
+    def proposed(others: list[int]) -> list[dict[str, Any]]:
+        pairs = [[0, others[p % 3]][:: -1 if p // 3 % 4 else 1] for p in range(24)]
+        rows = [{"topic": "t", "partition": p, "replicas": pair} for p, pair in enumerate(pairs)]
+        (tmp_path / "assignment.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        assert main([*options(tmp_path), "-o", "json"], spark) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["each_broker"][0]["of_fair_share"] == "100 %"
+        return [r for r in found["remedies"] if "rebalance" in r["command"]]
+
+    [remedy] = proposed([1, 1, 2])
+    assert plan.main([*shlex.split(remedy["command"])[3:], "--dry-run"], spark) == 0
+    capsys.readouterr()
+    assert not proposed([1, 2, 3])
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

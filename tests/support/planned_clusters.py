@@ -40,9 +40,10 @@ def cluster_of(
     racks: dict[int, int],
     capacities: dict[int, int] | None = None,
     sizes: Sequence[int] = (),
+    no_replicas: Collection[int] = (),
 ) -> PlannedCluster:
     """Return a cluster with one topic; brokers without a rack are dead."""
-    listed = sorted(racks)
+    listed = sorted(racks, key=lambda b: (b in no_replicas, b))
     dead = sorted({b for replicas in assignment for b in replicas} - set(listed))
     ids = listed + dead
     index = {broker_id: number for number, broker_id in enumerate(ids)}
@@ -51,11 +52,12 @@ def cluster_of(
     limit = capacities or {}
     brokers = Brokers(
         ids,
-        len(listed),
+        len(listed) - len(no_replicas),
         [racks.get(b, NO_RACK) for b in ids],
         [limit.get(b, UNLIMITED) for b in ids],
         [held[b] for b in ids],
         [led[b] for b in ids],
+        no_takers=len(no_replicas),
     )
     replicas = [[index[b] for b in row] for row in assignment]
     return PlannedCluster(brokers, replicas, racks, sizes)

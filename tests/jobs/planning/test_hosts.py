@@ -1,6 +1,6 @@
 """Plans never put two replicas of a partition on one host."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -11,7 +11,7 @@ from regent.jobs.brokers_file import PlannedBroker
 from regent.jobs.planning.goals import Decommission, Goal, Rebalance, Replace, ReplicationFactor
 from regent.jobs.planning.model import InfeasibleError, Layout
 from regent.jobs.planning.planner import Request, plan_layout
-from regent.jobs.planning.selection import _hosts
+from regent.jobs.planning.selection import hosts_of
 from tests.jobs.planning.test_plans_with_sizes import KNOWN, TOLERANCE
 from tests.support.planned_clusters import PlannedCluster, cluster_of
 
@@ -49,8 +49,15 @@ def crowded_cluster(seed: int, *, racks: int = 1) -> PlannedCluster:
 
 
 def planned(cluster: PlannedCluster, goal: Goal, *, sizes: bool) -> Layout:
-    layout = cluster.layout()
     listed = [PlannedBroker(b, str(cluster.racks[b]), 0, None, f"m{host_of(b)}") for b in BROKERS]
+    return planned_for(cluster, goal, listed, sizes=sizes)
+
+
+def planned_for(
+    cluster: PlannedCluster, goal: Goal, listed: Sequence[PlannedBroker], *, sizes: bool = False
+) -> Layout:
+    """Return the layout after a whole plan."""
+    layout = cluster.layout()
     request = Request(
         goal,
         AssignmentSource("a file", is_small=True, load=None),
@@ -100,6 +107,44 @@ def test_a_partition_that_cannot_leave_its_host_stays():
     assert not stuck.layout().fits((0, 0), 1)
 
 
+def on_hosts(rows: list[list[int]], hosts: list[int], racks: list[int]) -> PlannedCluster:
+    cluster = cluster_of(rows, dict(enumerate(racks)))
+    return cluster._replace(brokers=replace(cluster.brokers, hosts=hosts))
+
+
+@pytest.mark.parametrize("racks", [[0, 0, 0, 0], [0, 1, 1, 1], [0, 1, 1, 0]])
+def test_brokers_of_a_host_share_one_replica_of_each_partition_at_most(racks: list[int]):
+    hosts = [0, 1, 1, 1] if racks[3] == racks[1] else [0, 1, 1, 0]
+    rows = [[0, 1]] * 12
+    layout = on_hosts(rows, hosts, racks).layout()
+    done = Rebalance().plan(layout, seed=0)
+    fewest = [12, 4, 4, 4] if hosts[3] else [6, 6, 6, 6]
+    assert layout.load[:4] == fewest
+    assert (done.left, done.lower_bound) == (0, sum(fewest[2:]))
+    assert list(done.full_hosts) == ([1] if hosts[3] else [])
+    again = on_hosts([layout.replicas_of(row) for row in range(12)], hosts, racks).layout()
+    assert "its fair share already" in Rebalance().plan(again, seed=0).is_reached
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_rebalance_reaches_the_shares_that_hosts_allow(seed: int):
+    dice = Random(seed)
+    hosts = sorted(dice.randrange(5) for _ in range(10))
+    named = sorted(set(hosts))
+    factor = dice.randint(1, min(3, len(named)))
+    rows = []
+    for _ in range(60):
+        on = dice.sample(named, factor)
+        rows.append([dice.choice([b for b in range(10) if hosts[b] == host][:2]) for host in on])
+    layout = on_hosts(rows, hosts, [0] * 10).layout()
+    done = Rebalance().plan(layout, seed)
+    assert done.left == 0
+    of_host = {host: sum(layout.load[b] for b in range(10) if hosts[b] == host) for host in named}
+    assert max(of_host.values()) <= 60
+    others = [layout.load[b] for b in range(10) if of_host[hosts[b]] < 60]
+    assert not others or max(others) - min(others) <= 1
+
+
 def test_a_replica_beside_another_one_on_its_host_is_dropped_first():
     cluster = cluster_of([[0, 1, 2], [2, 0, 1]], {0: 0, 1: 0, 2: 0})
     cluster = cluster._replace(brokers=replace(cluster.brokers, hosts=[0, 0, 1]))
@@ -110,5 +155,5 @@ def test_a_replica_beside_another_one_on_its_host_is_dropped_first():
 
 def test_hosts_are_numbered_only_where_brokers_share_them():
     named = [PlannedBroker(b, None, 0, None, host) for b, host in ((4, "m"), (5, None), (7, "m"))]
-    assert list(_hosts(named, [4, 5, 7, 9])) == [0, 1, 0, 3]
-    assert not _hosts(named[:2], [4, 5, 9])
+    assert list(hosts_of(named, [4, 5, 7, 9])) == [0, 1, 0, 3]
+    assert not hosts_of(named[:2], [4, 5, 9])

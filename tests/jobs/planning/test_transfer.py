@@ -8,7 +8,7 @@ from itertools import permutations, product
 import pytest
 
 from regent.client.moves import Move
-from regent.jobs.planning.fair_share import fair_share, rack_limits
+from regent.jobs.planning.fair_share import Groups, fair_share, group_limits, nested
 from regent.jobs.planning.goals import Rebalance
 from regent.jobs.planning.model import NotImprovingError
 from tests.support.planned_clusters import (
@@ -119,16 +119,29 @@ def fewest_moves_by_trying_all(cluster: PlannedCluster) -> int:
 
 
 def test_fair_shares_respect_limits_of_brokers_and_racks():
-    even = fair_share([0] * 4, [100] * 4, [0] * 4, {}, 10)
+    even = fair_share([0] * 4, [100] * 4, [], 10)
     assert even == ([2] * 4, [3] * 4)
-    exact = fair_share([0] * 4, [100] * 4, [0] * 4, {}, 8)
+    exact = fair_share([0] * 4, [100] * 4, [], 8)
     assert exact.low == [2] * 4
-    limited = fair_share([0, 0, 5, 0], [100, 1, 100, 100], [0] * 4, {}, 12)
+    limited = fair_share([0, 0, 5, 0], [100, 1, 100, 100], [], 12)
     assert limited.low == [3, 1, 5, 3]
-    racks = fair_share([0] * 3, [100] * 3, [0, 0, 1], {0: (10, 10), 1: (10, 10)}, 20)
-    assert racks.low == [5, 5, 10]
+    in_racks = [Groups([0, 0, 1], {0: (10, 10), 1: (10, 10)})]
+    assert fair_share([0] * 3, [100] * 3, in_racks, 20).low == [5, 5, 10]
+    few = [Groups([0, 0, 0, 0, 1, 1], {0: (19, 28), 1: (19, 28)})]
+    assert fair_share([0] * 6, [100] * 6, few, 47) == ([7, 7, 7, 7, 9, 9], [7, 7, 7, 7, 10, 10])
     expected = {0: (10, 14), 1: (17, 21), 2: (10, 14)}
-    assert rack_limits({(3, 3): 10, (2, 2): 4}, [0, 1, 2], {1: 7}) == expected
+    assert group_limits({(3, 3): 10, (2, 2): 4}, [0, 1, 2], {1: 7}) == expected
+
+
+def test_fair_shares_respect_limits_of_hosts_in_racks():
+    racks = Groups([0, 0, 0, 1, 1], {0: (12, 12)})
+    hosts = Groups([0, 0, 1, 3, 3], {0: (0, 4), 3: (0, 7)})
+    shares = fair_share([0] * 5, [100] * 5, nested([racks, hosts]), 18)
+    assert shares == ([2, 2, 8, 3, 3], [2, 2, 8, 3, 3])
+    shares = fair_share([0] * 5, [100] * 5, nested([hosts]), 18)
+    assert shares.low == [2, 2, 7, 3, 3]
+    divided = Groups([0, 0, 1, 1, 0], {0: (9, 9), 1: (0, 3)})  # host 0 is in both racks
+    assert fair_share([0] * 5, [100] * 5, nested([racks, divided]), 18).low == [4, 4, 3, 3, 3]
 
 
 @pytest.mark.parametrize("seed", range(40))

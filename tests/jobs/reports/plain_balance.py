@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from regent.jobs.brokers_file import PlannedBroker
+from regent.jobs.planning.selection import hosts_of
 from regent.jobs.reports.balance import Balance, Counts, Found, Leaders
 from regent.jobs.reports.measure import _fair_shares, _racks
 
@@ -41,11 +42,17 @@ def plain_balance(rows: Sequence[Row], listed: Sequence[PlannedBroker] = ()) -> 
     rack = dict(zip(ids, racks.of_broker.tolist(), strict=True))
     lost = np.zeros(len(racks.names), np.int64)
     together = []
+    taken = {rack[b.broker_id] for b in takers or listed} - {-1}
+    hosts = hosts_of(listed, ids)
+    host = dict(zip(ids, hosts or [-1] * len(ids), strict=True))
+    housing = {host[b.broker_id] for b in takers} - {-1}
     shapes = []
     for row in rows:
         inside = {rack[b] for b in row.replicas}
-        near = [b for b in row.replicas if rack[b] >= 0]
-        shapes.append({"known": len(near), "spread": len(inside - {-1}), "count": 1})
+        near = [b for b in row.replicas if rack[b] in taken]
+        shape = {"known": len(near), "spread": len(inside & taken), "count": 1}
+        on = [host[b] for b in row.replicas if host[b] in housing]
+        shapes.append(shape | {"housed": len(on), "apart": len({*on})})
         if len(inside) == 1 and inside != {-1}:
             lost[inside.pop()] += 1
             together += [row] if len(row.replicas) > 1 and len(racks.names) > 1 else []
@@ -77,7 +84,7 @@ def plain_balance(rows: Sequence[Row], listed: Sequence[PlannedBroker] = ()) -> 
     return Balance(
         np.array(ids, np.int64),
         loads,
-        _fair_shares(ids, loads["replicas"], racks, takers, shapes),
+        _fair_shares(ids, loads["replicas"], (racks, hosts), takers, shapes),
         racks,
         Counter(len(row.replicas) for row in rows),
         lost,

@@ -47,17 +47,21 @@ def some_rows(rng: Random, brokers: Sequence[int]) -> list[Row]:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("has_brokers", [False, True])
-def test_spark_counts_what_plain_counts_do(spark: SparkSession, *, has_brokers: bool):
+@pytest.mark.parametrize("racks", ["", "aab-cb", "aabbce"])
+def test_spark_counts_what_plain_counts_do(spark: SparkSession, racks: str):
     rng = Random(7)
     brokers = [0, 1, 2, 5, 1001, 70_000, 2**31 - 1]
-    racks = ["a", "a", "b", "c", None, "b"]
-    listed = [PlannedBroker(b, rack, 0, None) for b, rack in zip(brokers, racks, strict=False)]
+    listed = [
+        PlannedBroker(b, None if rack == "-" else rack, 0, None, no_replicas=rack == "e")
+        for b, rack in zip(brokers, racks, strict=False)
+    ]
     listed.append(PlannedBroker(9, "c", 0, 12))
     listed += [PlannedBroker(b, rack, 0, None, no_replicas=True) for b, rack in OF_NO_USE]
+    if racks.endswith("e"):
+        listed = [b._replace(node_host=f"m{b.broker_id % 5}") for b in listed]
     rows = some_rows(rng, brokers)
-    found = measure(spark, frame_of(spark, rows), listed if has_brokers else ())
-    expected = plain_balance(rows, listed if has_brokers else ())
+    found = measure(spark, frame_of(spark, rows), listed if racks else ())
+    expected = plain_balance(rows, listed if racks else ())
     for field in fields(found):
         have, want = (getattr(balance, field.name) for balance in (found, expected))
         if field.name in ("fair", "loads"):
