@@ -77,7 +77,7 @@ class ZkBrokerStore(WatchingStore):
         """
         path = znodes.BrokerIdZNode.path(info.broker_id)
         self._kept = {path}
-        owner = 0
+        owner, is_of_kafka = 0, False
         for _ in range(MAX_REGISTRATION_ATTEMPTS):
             fence = self._cluster_fence()
             self.create_persistent_paths()
@@ -110,13 +110,17 @@ class ZkBrokerStore(WatchingStore):
                     self._update_registration(existing, info, suspects)
                 return existing.stat.czxid
             if owner not in (0, self._registering_session):
+                is_of_kafka = _is_of_kafka(existing, info.broker_id)
                 break
             # It is not ephemeral, or left over from our former session (ZOOKEEPER-2985, KAFKA-7165)
             apply(self._zookeeper, [Delete(path, existing.stat.version)])
+        kind = ", a broker of Kafka" if is_of_kafka else ""
         raise BrokerIdInUseError(
-            f"broker id {info.broker_id} is registered by another process (session {owner:#x}), or"
-            " by a former one whose session has not expired yet: choose another id, or for another"
-            " cluster a chroot of its own (--zookeeper HOST:PORT/NAME)"
+            f"broker id {info.broker_id} is registered by another process{kind} (session"
+            f" {owner:#x}). If it was killed,"
+            " its session has not ended yet: start again later. If it runs, stop it, or choose"
+            " another id, or for another cluster a chroot of its own (--zookeeper HOST:PORT/NAME)",
+            is_of_kafka=is_of_kafka,
         )
 
     def _cluster_fence(self) -> list[Operation]:
@@ -234,8 +238,16 @@ class ZkBrokerStore(WatchingStore):
 
 def _is_undecodable(node: Znode, broker_id: BrokerId) -> bool:
     """Whether a registration has data that cannot be decoded."""
+    return _decoded(node, broker_id) is None
+
+
+def _is_of_kafka(node: Znode, broker_id: BrokerId) -> bool:
+    info = _decoded(node, broker_id)
+    return info is not None and info.is_of_kafka
+
+
+def _decoded(node: Znode, broker_id: BrokerId) -> BrokerInfo | None:
     try:
-        znodes.BrokerIdZNode.decode(node.data, broker_id)
+        return znodes.BrokerIdZNode.decode(node.data, broker_id)
     except BadDataError:
-        return True
-    return False
+        return None
