@@ -77,7 +77,7 @@ class ZkBrokerStore(WatchingStore):
         """
         path = znodes.BrokerIdZNode.path(info.broker_id)
         self._kept = {path}
-        owner, is_of_kafka = 0, False
+        existing: Znode | None = None
         for _ in range(MAX_REGISTRATION_ATTEMPTS):
             fence = self._cluster_fence()
             self.create_persistent_paths()
@@ -110,18 +110,10 @@ class ZkBrokerStore(WatchingStore):
                     self._update_registration(existing, info, suspects)
                 return existing.stat.czxid
             if owner not in (0, self._registering_session):
-                is_of_kafka = _is_of_kafka(existing, info.broker_id)
                 break
             # It is not ephemeral, or left over from our former session (ZOOKEEPER-2985, KAFKA-7165)
             apply(self._zookeeper, [Delete(path, existing.stat.version)])
-        kind = ", a broker of Kafka" if is_of_kafka else ""
-        raise BrokerIdInUseError(
-            f"broker id {info.broker_id} is registered by another process{kind} (session"
-            f" {owner:#x}). If it was killed,"
-            " its session has not ended yet: start again later. If it runs, stop it, or choose"
-            " another id, or for another cluster a chroot of its own (--zookeeper HOST:PORT/NAME)",
-            is_of_kafka=is_of_kafka,
-        )
+        raise _id_in_use(info.broker_id, existing)
 
     def _cluster_fence(self) -> list[Operation]:
         """Return checks that make a transaction fail if the cluster id changes.
@@ -241,9 +233,18 @@ def _is_undecodable(node: Znode, broker_id: BrokerId) -> bool:
     return _decoded(node, broker_id) is None
 
 
-def _is_of_kafka(node: Znode, broker_id: BrokerId) -> bool:
-    info = _decoded(node, broker_id)
-    return info is not None and info.is_of_kafka
+def _id_in_use(broker_id: BrokerId, node: Znode | None) -> BrokerIdInUseError:
+    owner = 0 if node is None else node.stat.ephemeral_owner
+    info = None if node is None else _decoded(node, broker_id)
+    is_of_kafka = info is not None and info.is_of_kafka
+    kind = ", a broker of Kafka" if is_of_kafka else ""
+    return BrokerIdInUseError(
+        f"broker id {broker_id} is registered by another process{kind} (session {owner:#x}). If it"
+        " was killed, its session has not ended yet: start again later. If it runs, stop it, or"
+        " choose another id, or for another cluster a chroot of its own (--zookeeper"
+        " HOST:PORT/NAME)",
+        is_of_kafka=is_of_kafka,
+    )
 
 
 def _decoded(node: Znode, broker_id: BrokerId) -> BrokerInfo | None:
