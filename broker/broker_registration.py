@@ -37,6 +37,9 @@ from regent.zk.stores.controller_store import ZkControllerStore
 logger = logging.getLogger(__name__)
 
 _RETRY_S = 0.2
+_LONGEST_OF_KAFKA_MS: Final = 40_000
+"""The longest session that a ZooKeeper server grants if nothing is configured; Kafka asks for 18 s,
+or for what its ``zookeeper.session.timeout.ms`` says, which is not a setting of this broker."""
 T = TypeVar("T")
 
 
@@ -253,20 +256,23 @@ def register(
 ) -> int:
     """Return the broker epoch.
 
-    Wait until the session of an earlier process with this id expires. Raises
+    Wait until the session of an earlier process with this id expires, ours or Kafka's. Raises
     ``BrokerIdInUseError`` if it does not expire, or when a stop is requested. Raises
     ``EndPointInUseError`` when another broker has registered one of our addresses, before us or at
     the same time, and ``SessionExpiredError``.
     """
     check_end_points(zookeeper, info)
-    deadline = time.monotonic() + 1.5 * session_timeout_ms / 1000 + 1
-    said = ""
+    began, said = time.monotonic(), ""
     while True:
         try:
             broker_epoch = store.register_broker(info, suspects())
             check_end_points(zookeeper, info, broker_epoch)
             return broker_epoch
         except BrokerIdInUseError as error:
+            longest_ms = 1.5 * session_timeout_ms
+            if error.is_of_kafka:
+                longest_ms = max(longest_ms, _LONGEST_OF_KAFKA_MS)
+            deadline = began + longest_ms / 1000 + 1
             if time.monotonic() > deadline or stop_requested.is_set():
                 raise
             if str(error) != said:

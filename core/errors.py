@@ -168,7 +168,11 @@ class StateChangeFailedError(RegentError):
 
 
 class BrokerIdInUseError(RegentError):
-    """``/brokers/ids/N`` belongs to another session."""
+    """``/brokers/ids/N`` belongs to another session, perhaps of a broker of Kafka."""
+
+    def __init__(self, message: str, *, is_of_kafka: bool) -> None:
+        super().__init__(message)
+        self.is_of_kafka = is_of_kafka
 
 
 class BrokerNotFoundError(RegentError):

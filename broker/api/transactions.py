@@ -83,13 +83,14 @@ def transaction_apis(
     Brokers send WriteTxnMarkers with epochs that tools may send too.
     """
     add_partitions = _add_partitions if serves_brokers else _add_partitions_of_client
+    write_markers = _write_markers_of_any if serves_brokers else _write_markers_of_client
     return apis_of(
         handlers,
         [
             (KafkaApiKey.ADD_PARTITIONS_TO_TXN, 5, add_partitions),
             (KafkaApiKey.ADD_OFFSETS_TO_TXN, 4, _add_offsets),
             (KafkaApiKey.END_TXN, 4, _end),
-            (KafkaApiKey.WRITE_TXN_MARKERS, 1, _write_markers_of_client),
+            (KafkaApiKey.WRITE_TXN_MARKERS, 1, write_markers),
             (KafkaApiKey.DESCRIBE_TRANSACTIONS, 0, _describe),
             (KafkaApiKey.LIST_TRANSACTIONS, 1, _list),
         ],
@@ -266,14 +267,32 @@ async def _write_markers_of_client(
 
     An epoch that no coordinator has had yet would fence the real one.
     """
+    error = Errors.CLUSTER_AUTHORIZATION_FAILED
+    if handlers.transaction_partitions.newest_leader_epoch == NO_EPOCH:
+        error = Errors.COORDINATOR_NOT_AVAILABLE  # this broker was not told of the partitions yet
+    return await _write_known_markers(handlers, request, error)
+
+
+async def _write_markers_of_any(
+    handlers: TransactionHandlers, request: KafkaRequest
+) -> KafkaAnswer:
+    """Write markers of tools, or of a coordinator of Kafka.
+
+    That may begin to coordinate and send markers before this broker is told its epoch. Then it must
+    send them again, which it does after few errors: after others the transaction never ends.
+    """
+    return await _write_known_markers(handlers, request, Errors.NOT_LEADER_OR_FOLLOWER)
+
+
+async def _write_known_markers(
+    handlers: TransactionHandlers, request: KafkaRequest, error: Errors
+) -> KafkaAnswer:
+    """Write the markers whose epochs a coordinator may have; ``error`` is the answer to others."""
     markers = _markers(request)
     newest_epoch = handlers.transaction_partitions.newest_leader_epoch
-    forged = [marker for marker in markers if marker.coordinator_epoch > newest_epoch]
-    error = Errors.CLUSTER_AUTHORIZATION_FAILED
-    if newest_epoch == NO_EPOCH:  # this broker has not been told of the partitions yet
-        error = Errors.COORDINATOR_NOT_AVAILABLE
-    refused = [_refused(marker, error) for marker in forged]
-    results = await _written(handlers, [marker for marker in markers if marker not in forged])
+    unknown = [marker for marker in markers if marker.coordinator_epoch > newest_epoch]
+    refused = [_refused(marker, error) for marker in unknown]
+    results = await _written(handlers, [marker for marker in markers if marker not in unknown])
     return answer(WriteTxnMarkersResponse(markers=_marker_results([*refused, *results])), request)
 
 

@@ -17,6 +17,7 @@ from regent.broker.metrics.recent import Recent
 from regent.core.protocol.broker import FollowerPace
 from regent.core.replica_logs import PartitionLog, ProducerSummary
 from regent.core.replication.broker_topic_stats import TopicStats
+from regent.core.replication.fetch_session import FetchSessionCount
 from regent.core.replication.partition import Partition, Role
 from regent.core.replication.replica_manager import ReplicaManager
 
@@ -63,18 +64,18 @@ ISR_CHANGES: Final = MetricTable[ReplicaManager](
     counter("IsrShrinksPerSec", "ISRs that lost replicas", "counters.isr_shrinks"),
     counter("FailedIsrUpdatesPerSec", "ISR changes refused", "counters.failed_isr_updates"),
 )
-SESSIONS: Final = MetricTable[tuple[int, int]](
+SESSIONS: Final = MetricTable[FetchSessionCount](
     "kafka.server:type=FetchSessionCache,name=",
-    gauge("NumIncrementalFetchSessions", "followers with a session", lambda sessions: sessions[0]),
+    gauge("NumIncrementalFetchSessions", "fetch sessions of followers", "sessions"),
     gauge(
         "NumIncrementalFetchPartitionsCached",
         "partitions of sessions",
-        lambda sessions: sessions[1],
+        "partitions",
     ),
     counter(
         "IncrementalFetchSessionEvictionsPerSec",
-        "sessions dropped for others: none, because every follower has one",
-        lambda _: 0,
+        "sessions ended because their follower had too many",
+        "evicted",
     ),
 )
 PURGATORY: Final = MetricTable[int](

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
+from itertools import starmap
 from typing import TypeAlias, TypeVar
 
 from regent.core.controller.context import ControllerContext, ControllerLog
@@ -57,7 +58,6 @@ MAX_REQUEST_BYTES = 2 * 1024 * 1024  # of rows: decoded in milliseconds, far bel
 TOPIC_BYTES = 64  # beside its name
 ROW_BYTES = 64  # beside its broker ids
 REPLICA_BYTES = 20  # an id may stand in four lists: replicas, ISR, adding, removing
-
 
 RowsByTopic: TypeAlias = dict[str, dict[int, Row]]
 """The rows of a request by topic and partition."""
@@ -415,14 +415,14 @@ class ControlRequestBatch:
         for broker_id in sorted({*self._leader_and_isr, *self._full} & registered.keys()):
             rows = self._leader_and_isr.get(broker_id, {})
             type = LeaderAndIsrType(broker_id in self._full)
-            parts = self._split(rows)
+            # After the first one Kafka's broker writes its checkpoint of high watermarks anew.
+            is_whole = registered[broker_id].info.is_of_kafka
+            parts = [_sorted(rows)] if is_whole else self._split(rows)
             for part, topics in enumerate(parts):
                 leaders = {row.leader for _, states in topics for row in states}
                 request = LeaderAndIsrRequest(
                     type=type,
-                    topic_states=tuple(
-                        self._leader_and_isr_topic(topic, states) for topic, states in topics
-                    ),
+                    topic_states=tuple(starmap(self._leader_and_isr_topic, topics)),
                     live_leaders=tuple(
                         LiveLeader(leader, registered[leader].info.replication_endpoint)
                         for leader in sorted(leaders & registered.keys())

@@ -1,6 +1,7 @@
 """Fetch sessions: a leader remembers what each follower fetches (KIP-227).
 
-A follower has one session, of one broker epoch; there are no more sessions than brokers.
+A follower has a session of one broker epoch for each thread that fetches: ours has one thread for
+a leader, Kafka's has ``num.replica.fetchers``. A partition is fetched by one of them.
 ``FetchSession`` and ``FetchSessionCache`` are the leader's side. ``FetchSessionHandler`` is the
 follower's: the partitions that it fetches from one leader, and what it must tell the leader next.
 Mirrors Kafka's classes of these names, and the partition states of
@@ -31,6 +32,8 @@ from regent.core.replication.partition import LastFetch, Partition
 from regent.core.setting import INT_MAX
 
 FIRST_BACKOFF_MS = 20
+MAX_SESSIONS = 100
+"""Most sessions of a follower, far more than it has threads."""
 MAX_LISTED = 1_000
 """Most partitions that a fetch lists: both brokers hold their locks while they go through them."""
 
@@ -54,6 +57,7 @@ class FetchSession:
     """
 
     session_id: int
+    replica_id: BrokerId
     replica_epoch: int
     last_fetch: LastFetch
     names_topics: bool = False
@@ -115,47 +119,90 @@ class FetchSession:
         return is_news
 
 
+class FetchSessionCount(NamedTuple):
+    """How many sessions there are, their partitions, and how many sessions had to go for others."""
+
+    sessions: int
+    partitions: int
+    evicted: int
+
+
 class FetchSessionCache:
-    """The session of each follower. Not thread-safe.
+    """The sessions of all followers by their ids. Not thread-safe.
 
     A follower that is not registered gets a session only while its fetch waits.
     """
 
     def __init__(self, delayed: DelayedOperationPurgatory) -> None:
         self._delayed = delayed
-        self._sessions: dict[BrokerId, FetchSession] = {}
+        self._sessions: dict[int, FetchSession] = {}
         self._passing: dict[FetchSession, None] = {}  # not kept; their fetch waits
         self._last_id = 0
+        self._evicted = 0
 
     @property
-    def size(self) -> tuple[int, int]:
-        """How many sessions there are, and how many partitions they have."""
-        positions = [len(session.positions) for session in self._sessions.values()]
-        return len(positions), sum(positions)
+    def count(self) -> FetchSessionCount:
+        """What it has."""
+        partitions = sum(len(session.positions) for session in self._sessions.values())
+        return FetchSessionCount(len(self._sessions), partitions, self._evicted)
 
     def begin(self, request: FetchRequest, live: Collection[BrokerId], now_ms: int) -> FetchSession:
         """Return a new session from a full fetch; it is kept if the follower is registered."""
-        self._sessions = {b: s for b, s in self._sessions.items() if b in live}
         session = FetchSession(
-            NO_SESSION_ID, request.replica_epoch, LastFetch(now_ms), request.names_topics
+            NO_SESSION_ID,
+            request.replica_id,
+            request.replica_epoch,
+            LastFetch(now_ms),
+            request.names_topics,
         )
         session.note(request)
+        self._end_former(session, request.session_id, live)
         if request.session_epoch == INITIAL_SESSION_EPOCH and request.replica_id in live:
+            self._make_room(request.replica_id)
             # The time makes ids unique across restarts of the leader.
             self._last_id = max(self._last_id + 1, now_ms)
             session.session_id = self._last_id % INT_MAX + 1
-            former = self._sessions.get(request.replica_id)
-            self._sessions[request.replica_id] = session
-            if former is not None:
-                self._release(former)
+            self._sessions[session.session_id] = session
         return session
+
+    def _end_former(
+        self, session: FetchSession, former_id: int, live: Collection[BrokerId]
+    ) -> None:
+        """End the session that a full fetch names, and those that it replaces without a name.
+
+        A thread whose connection broke before the answer, or whose broker was killed, does not know
+        the id of its former session; but they have partitions in common.
+        """
+        for former in tuple(self._sessions.values()):
+            if former.replica_id not in live or (
+                former.replica_id == session.replica_id
+                and (
+                    former.session_id == former_id
+                    or not former.positions.keys().isdisjoint(session.positions)
+                )
+            ):
+                self._end(former)
+
+    def _make_room(self, replica_id: BrokerId) -> None:
+        """End the session that a follower has not used for longest, if it has too many.
+
+        Those of connections that are gone are not used any more.
+        """
+        own = [session for session in self._sessions.values() if session.replica_id == replica_id]
+        if len(own) >= MAX_SESSIONS:
+            self._end(min(own, key=lambda session: session.last_fetch.at_ms))
+            self._evicted += 1
+
+    def _end(self, session: FetchSession) -> None:
+        del self._sessions[session.session_id]
+        self._release(session)
 
     def resume(self, request: FetchRequest) -> FetchSession | Errors:
         """Return the session of an incremental fetch, or the error if there is none."""
-        session = self._sessions.get(request.replica_id)
+        session = self._sessions.get(request.session_id)
         if (
             session is None
-            or session.session_id != request.session_id
+            or session.replica_id != request.replica_id
             or session.replica_epoch != request.replica_epoch
         ):
             return Errors.FETCH_SESSION_ID_NOT_FOUND

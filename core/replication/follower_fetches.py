@@ -178,17 +178,15 @@ class FollowerFetches:
             return session
         for topic in request.forgotten_topics:
             for topic_partition in session.forget(topic):
-                self._hear_of(topic_partition, request.replica_id)
+                follower = self._follower(topic_partition, request.replica_id)
+                if follower is not None and follower.silent_fetch is session.last_fetch:
+                    follower.end_silence()  # else another session has listed it since
         session.note(request)
         return session
 
-    def _hear_of(self, topic_partition: TopicPartition, replica: BrokerId) -> Replica | None:
-        """Return a follower; from now on only fetches that list the partition count for it."""
+    def _follower(self, topic_partition: TopicPartition, replica: BrokerId) -> Replica | None:
         partition = self._partitions.get(topic_partition)
-        follower = None if partition is None else partition.followers.get(replica)
-        if follower is not None:
-            follower.end_silence()
-        return follower
+        return None if partition is None else partition.followers.get(replica)
 
     def _is_of_earlier_life(self, request: FetchRequest) -> bool:
         if request.replica_epoch == UNKNOWN_BROKER_EPOCH:
@@ -240,7 +238,9 @@ class FollowerFetches:
         """Return the answer for a partition; ``now_ms`` None: the fetch was counted before."""
         position = fetch.session.positions[topic_partition]
         row = position.row
-        follower = self._hear_of(topic_partition, fetch.request.replica_id)
+        follower = self._follower(topic_partition, fetch.request.replica_id)
+        if follower is not None:
+            follower.end_silence()  # from now on only fetches that list the partition count for it
         partition = self._partitions.leader_or_error(
             topic_partition, row.current_leader_epoch, position.topic_id
         )

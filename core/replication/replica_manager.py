@@ -53,7 +53,7 @@ from regent.core.replication.delayed_operation import (
     locked_slices,
 )
 from regent.core.replication.delete_records import DeleteRecords, RespondToDeleteRecords
-from regent.core.replication.fetch_session import FetchSessionCache
+from regent.core.replication.fetch_session import FetchSessionCache, FetchSessionCount
 from regent.core.replication.follower_fetches import FollowerFetches, RespondToFollower
 from regent.core.replication.follower_times import FollowerTimes
 from regent.core.replication.leader_partitions import IsrCounters, LeaderPartitions, Leadership
@@ -268,10 +268,10 @@ class ReplicaManager:
             return self._delayed.counts
 
     @property
-    def fetch_sessions(self) -> tuple[int, int]:
-        """How many followers have a fetch session, and how many partitions these have."""
+    def fetch_sessions(self) -> FetchSessionCount:
+        """How many fetch sessions followers have, and how many partitions these have."""
         with self._lock:
-            return self._sessions.size
+            return self._sessions.count
 
     def exclusively(self, act: Callable[[AllPartitions], T]) -> T:
         """Run ``act`` with the hosted replicas: nothing else changes them meanwhile."""

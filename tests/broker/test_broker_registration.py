@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from regent.broker import broker_registration
 from regent.broker.broker_registration import AdvertisedListeners, RegisteredEndPoints, register
 from regent.broker.machine_settings import dynamic_values
 from regent.config.settings import KAFKA_SETTINGS, Settings
@@ -22,7 +25,11 @@ from regent.zk.znodes import BrokerIdZNode
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 from tests.support.free_ports import on_free_ports
 
-INFO = BrokerInfo(broker_id=1, endpoints=(EndPoint("PLAINTEXT", "127.0.0.1", 9092),))
+INFO = BrokerInfo(
+    broker_id=1,
+    endpoints=(EndPoint("PLAINTEXT", "127.0.0.1", 9092),),
+    control_endpoint="tcp://127.0.0.1:9093",
+)
 KEY = "0" * 64
 TWO_LISTENERS = load_settings(
     None,
@@ -69,11 +76,13 @@ def former(server: FakeZooKeeperServer) -> FakeZooKeeper:
     return zookeeper
 
 
-def register_again(server: FakeZooKeeperServer, pauses: Pauses) -> tuple[int, int]:
+def register_again(
+    server: FakeZooKeeperServer, pauses: threading.Event, timeout_ms: int = SESSION_TIMEOUT_MS
+) -> tuple[int, int]:
     """Return the broker epoch and the session."""
     zookeeper = FakeZooKeeper(server)
     store = ZkControllerStore(zookeeper)
-    epoch = register(INFO, lambda: NO_SUSPECTS, zookeeper, store, SESSION_TIMEOUT_MS, pauses)
+    epoch = register(INFO, lambda: NO_SUSPECTS, zookeeper, store, timeout_ms, pauses)
     return epoch, zookeeper.session_id
 
 
@@ -140,7 +149,44 @@ def test_registration_waits_for_the_former_session_and_is_logged_once(
     assert (node.stat.czxid, node.stat.ephemeral_owner) == (broker_epoch, session_id)
     (line,) = caplog.messages
     assert line.startswith("broker id 1 is registered by another process")
+    assert "its session has not ended yet: start again later" in line
     assert "choose another id, or for another cluster a chroot of its own (--zookeeper" in line
+
+
+class Clock(threading.Event):
+    """Time passes in the pauses between attempts only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_s = 1_000.0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.now_s += timeout
+        return self.is_set()
+
+
+@pytest.mark.parametrize(
+    ("former_info", "longest_s"),
+    [(INFO, range(10, 11)), (replace(INFO, control_endpoint=None), range(40, 60))],
+)
+def test_a_killed_broker_of_kafka_is_waited_for_as_long_as_its_session_lasts(
+    former_info: BrokerInfo,
+    longest_s: range,
+    server: FakeZooKeeperServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its session is three times as long as ours by default, and ZooKeeper's longest at most."""
+    store = ZkControllerStore(FakeZooKeeper(server))
+    store.create_persistent_paths()
+    store.register_broker(former_info)
+    clock = Clock()
+    monkeypatch.setattr(broker_registration, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    began_s = clock.now_s
+    with pytest.raises(BrokerIdInUseError) as caught:
+        register_again(server, clock, timeout_ms=6_000)
+    assert int(clock.now_s - began_s) in longest_s
+    assert ("a broker of Kafka" in str(caught.value)) == former_info.is_of_kafka
 
 
 def test_registration_gives_up_when_the_broker_stops(

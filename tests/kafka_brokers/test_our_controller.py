@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -118,3 +119,28 @@ def test_a_broker_of_kafka_follows_leads_dies_and_returns(
         cluster.delete_topic("late")
         eventually(lambda: cluster.zookeeper.get("/brokers/topics/late") is None, "it is deleted")
         assert not log_directories(k, "late")
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("version", EACH_VERSION)
+def test_each_fetcher_thread_of_a_broker_of_kafka_waits_for_our_records(
+    version: str, cluster: RegentCluster, jaas: Path, tmp_path: Path
+):
+    """With one session for all threads each ended that of another, thousands of times a second."""
+    threads, zookeeper = 4, cluster.description["zookeeper"]
+    with GenuineBroker(
+        *(tmp_path / "kafka", KAFKA, zookeeper),
+        version=version,
+        jaas=jaas,
+        settings={"num.replica.fetchers": threads},
+    ) as k:
+        k.await_serving()
+        cluster.create_topic_on(TOPIC, [(FIRST, KAFKA)] * threads)
+        produce(cluster, [str(number) for number in range(20)])
+        for partition in range(threads):
+            assert len(values_of(cluster.bootstrap_server(FIRST), partition, 20)) == 20
+        assert isrs(cluster) == {partition: {FIRST, KAFKA} for partition in range(threads)}
+        log = k.log.read_text()
+    began = re.findall(r"fetcherId=(\d)", log)
+    assert {*began} == {str(number) for number in range(threads)}
+    assert log.count("FETCH_SESSION_ID_NOT_FOUND") == 0

@@ -77,7 +77,7 @@ class ZkBrokerStore(WatchingStore):
         """
         path = znodes.BrokerIdZNode.path(info.broker_id)
         self._kept = {path}
-        owner = 0
+        existing: Znode | None = None
         for _ in range(MAX_REGISTRATION_ATTEMPTS):
             fence = self._cluster_fence()
             self.create_persistent_paths()
@@ -113,11 +113,7 @@ class ZkBrokerStore(WatchingStore):
                 break
             # It is not ephemeral, or left over from our former session (ZOOKEEPER-2985, KAFKA-7165)
             apply(self._zookeeper, [Delete(path, existing.stat.version)])
-        raise BrokerIdInUseError(
-            f"broker id {info.broker_id} is registered by another process (session {owner:#x}), or"
-            " by a former one whose session has not expired yet: choose another id, or for another"
-            " cluster a chroot of its own (--zookeeper HOST:PORT/NAME)"
-        )
+        raise _id_in_use(info.broker_id, existing)
 
     def _cluster_fence(self) -> list[Operation]:
         """Return checks that make a transaction fail if the cluster id changes.
@@ -234,8 +230,25 @@ class ZkBrokerStore(WatchingStore):
 
 def _is_undecodable(node: Znode, broker_id: BrokerId) -> bool:
     """Whether a registration has data that cannot be decoded."""
+    return _decoded(node, broker_id) is None
+
+
+def _id_in_use(broker_id: BrokerId, node: Znode | None) -> BrokerIdInUseError:
+    owner = 0 if node is None else node.stat.ephemeral_owner
+    info = None if node is None else _decoded(node, broker_id)
+    is_of_kafka = info is not None and info.is_of_kafka
+    kind = ", a broker of Kafka" if is_of_kafka else ""
+    return BrokerIdInUseError(
+        f"broker id {broker_id} is registered by another process{kind} (session {owner:#x}). If it"
+        " was killed, its session has not ended yet: start again later. If it runs, stop it, or"
+        " choose another id, or for another cluster a chroot of its own (--zookeeper"
+        " HOST:PORT/NAME)",
+        is_of_kafka=is_of_kafka,
+    )
+
+
+def _decoded(node: Znode, broker_id: BrokerId) -> BrokerInfo | None:
     try:
-        znodes.BrokerIdZNode.decode(node.data, broker_id)
+        return znodes.BrokerIdZNode.decode(node.data, broker_id)
     except BadDataError:
-        return True
-    return False
+        return None

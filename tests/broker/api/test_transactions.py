@@ -35,6 +35,7 @@ from regent.core.coordinator.partition_for import CoordinatorPartitions
 from regent.core.errors import Errors
 from regent.core.protocol.messages.transactions import DescribedTransactionTopic
 from regent.core.protocol.transactions import TransactionToVerify, TxnMarker
+from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.topic_validation import TRANSACTION_STATE_TOPIC
 from regent.records.end_transaction_marker import EndTransactionMarker, build_marker
 from regent.transport.kafka.replies import Replies
@@ -66,6 +67,7 @@ class Producer:
         handlers = TransactionHandlers(
             transactions, led.service.partitions, groups, led.service.markers, Replies()
         )
+        self.handlers = handlers
         self.apis_of_brokers = transaction_apis_of_brokers(handlers)
         self.apis = [
             *producer_id_apis(lambda: range(10), executor, transactions),
@@ -303,6 +305,19 @@ def test_a_tool_cannot_fence_the_coordinator(producer: Producer):
     assert written(producer.ask(request, 1)) == [(0, refused), (1, refused)]
     assert producer.led.target.written.empty()
     assert written(ask(producer.apis_of_brokers, request, 1)) == [(0, 0), (1, 0)]
+
+
+def test_a_coordinator_of_kafka_sends_markers_again_until_its_epoch_is_known(producer: Producer):
+    """It drops them after most errors, and the transaction never ends."""
+    unknown = CoordinatorPartitions(TRANSACTION_STATE_TOPIC, MetadataCache(), 50)
+    untold = replace(producer.handlers, transaction_partitions=unknown)
+    newest = producer.led.service.partitions.newest_leader_epoch
+    for handlers, epoch in ((untold, newest), (producer.handlers, newest + 1)):
+        apis = transaction_apis(handlers, serves_brokers=True)
+        again = Errors.NOT_LEADER_OR_FOLLOWER
+        assert written(ask(apis, markers_of(epoch), 1)) == [(0, again), (1, again)]
+    assert producer.led.target.written.empty()
+    assert written(ask(apis, markers_of(newest), 1)) == [(0, 0), (1, 0)]
 
 
 def markers_of(coordinator_epoch: int) -> WriteTxnMarkersRequest:

@@ -22,6 +22,9 @@ from tests.core.replication.stage import (
     BareBroker,
     accepted,
     errors,
+    fetch,
+    no_answer,
+    position,
     state,
 )
 
@@ -146,10 +149,10 @@ def test_a_session_does_not_change_how_topics_are_named(pair: Pair) -> None:
 
 
 def test_partitions_of_a_topic_that_only_the_session_knows_can_be_forgotten(pair: Pair) -> None:
-    assert pair.leader.manager.fetch_sessions == (1, 3)
+    assert pair.leader.manager.fetch_sessions == (1, 3, 0)
     forgotten_topics = (ForgottenTopic(None, (0, 2), A), ForgottenTopic(None, (1,), B))
     pair.answer(replace(pair.ask(), forgotten_topics=forgotten_topics))
-    assert pair.leader.manager.fetch_sessions == (1, 1)
+    assert pair.leader.manager.fetch_sessions == (1, 1, 0)
 
 
 def test_a_fetch_lists_at_most_as_many_partitions_as_the_leader_accepts(
@@ -438,4 +441,89 @@ def test_a_session_of_a_follower_that_is_gone_is_forgotten(pair: Pair) -> None:
     request = other.manager.fetch_request(1, 0)
     assert request is not None
     pair.leader.fetched(request)
-    assert pair.leader.manager.fetch_sessions == (1, 1)
+    assert pair.leader.manager.fetch_sessions == (1, 1, 0)
+
+
+# --- the threads of a follower of Kafka -----------------------------------------------------------
+
+
+def full_fetch(*partitions: int, former: int = 0) -> FetchRequest:
+    """Return a fetch of broker 2 that begins a session."""
+    request = fetch(2, *(position(1, 0, partition=partition) for partition in partitions))
+    return replace(request, session_id=former, session_epoch=0)
+
+
+def next_fetch(session_id: int, epoch: int = 1) -> FetchRequest:
+    """Return a fetch of broker 2 that lists nothing."""
+    return replace(fetch(2), topics=(), session_id=session_id, session_epoch=epoch)
+
+
+@pytest.fixture
+def leader() -> BareBroker:
+    """Broker 1 leads t-0, t-1 and t-2; broker 2 has not fetched yet."""
+    leader = BareBroker(1)
+    leader.meet(EVERYBODY)
+    leader.apply({partition: state(1, 1, isr=(1, 2)) for partition in (T0, T1, T2)})
+    return leader
+
+
+def test_each_thread_of_a_follower_has_a_session(leader: BareBroker) -> None:
+    """With one for both, each full fetch ended that of the other, which then sent a full one."""
+    ids = [leader.fetched(full_fetch(0, 2)).session_id, leader.fetched(full_fetch(1)).session_id]
+    answers: list[FetchResponse] = []
+    for id in ids:
+        assert leader.manager.fetch(next_fetch(id), leader.now_ms, answers.append) is not None
+    assert answers == []  # they wait
+    assert leader.manager.fetch_sessions == (2, 3, 0)
+    leader.now_ms += LAG_MS + 1
+    for id in ids:
+        assert leader.fetched(next_fetch(id, 2)).error_code is Errors.NONE
+    leader.manager.shrink_isrs(leader.now_ms)
+    assert leader.proposals() == []
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+def test_a_session_ends_when_its_thread_begins_another(leader: BareBroker, is_named: bool) -> None:
+    """Also if the thread does not know it, since its answer was lost, or the broker was killed."""
+    former = leader.fetched(full_fetch(0, 2)).session_id
+    other = leader.fetched(full_fetch(1)).session_id
+    again = full_fetch(*(() if is_named else (2, 3)), former=former if is_named else 0)
+    new = leader.fetched(again).session_id
+    assert no_answer(leader.fetched(next_fetch(former))) is Errors.FETCH_SESSION_ID_NOT_FOUND
+    for kept in (other, new):
+        assert leader.fetched(next_fetch(kept)).error_code is Errors.NONE
+
+
+def test_nobody_uses_or_ends_the_session_of_another_follower(leader: BareBroker) -> None:
+    session_id = leader.fetched(full_fetch(0)).session_id
+    answer = leader.fetched(replace(next_fetch(session_id), replica_id=3))
+    assert no_answer(answer) is Errors.FETCH_SESSION_ID_NOT_FOUND
+    leader.fetched(replace(full_fetch(0, former=session_id), replica_id=3))
+    assert leader.fetched(next_fetch(session_id)).error_code is Errors.NONE
+
+
+def test_a_follower_with_too_many_sessions_loses_the_one_not_used_for_longest(
+    leader: BareBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch_session, "MAX_SESSIONS", 2)
+    first, second = (leader.fetched(full_fetch(partition)).session_id for partition in (0, 1))
+    leader.now_ms += 1
+    leader.fetched(next_fetch(first))
+    third = leader.fetched(full_fetch(2)).session_id
+    assert no_answer(leader.fetched(next_fetch(second))) is Errors.FETCH_SESSION_ID_NOT_FOUND
+    assert leader.fetched(next_fetch(first, 2)).error_code is Errors.NONE
+    assert leader.fetched(next_fetch(third)).error_code is Errors.NONE
+    assert leader.manager.fetch_sessions == (2, 2, 1)
+
+
+def test_a_partition_that_moved_to_another_thread_stays_in_sync(leader: BareBroker) -> None:
+    """``num.replica.fetchers`` was changed: the former thread forgets it after the other began."""
+    former = leader.fetched(full_fetch(0)).session_id
+    other = leader.fetched(full_fetch(1, 2)).session_id
+    leader.fetched(replace(next_fetch(other), topics=full_fetch(0).topics))
+    forgotten_topics = (ForgottenTopic("t", (0,), A),)
+    leader.fetched(replace(next_fetch(former), forgotten_topics=forgotten_topics))
+    leader.now_ms += LAG_MS + 1
+    leader.fetched(next_fetch(other, 2))
+    leader.manager.shrink_isrs(leader.now_ms)
+    assert leader.proposals() == []

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import pytest
 
 from regent.core.controller.context import ControllerContext
 from regent.core.controller.request_batch import ControlRequestBatch, split_by_size
 from regent.core.errors import Errors
-from regent.core.model import BrokerRegistration, ReplicaAssignment, TopicPartition
+from regent.core.model import BrokerInfo, BrokerRegistration, ReplicaAssignment, TopicPartition
 from regent.core.protocol.control import (
     LeaderAndIsrPartition,
     LeaderAndIsrRequest,
@@ -140,10 +141,11 @@ def test_rows_are_divided_in_sequence_and_none_is_lost() -> None:
     assert [len(part) for part in split_by_size(topics[:3], 1)] == [1] * 6, "a row at least"
 
 
-def test_no_request_is_larger_than_the_limit() -> None:
+def full_batch(broker: BrokerInfo) -> ControlRequestBatch:
+    """Return requests of each kind with 500 rows for one broker."""
     context = ControllerContext()
     context.epoch = 1
-    context.add_live_broker(BrokerRegistration(broker_info(1), 5))
+    context.add_live_broker(BrokerRegistration(broker, 5))
     batch = ControlRequestBatch(0, context, max_request_bytes=20_000)
     for number in range(500):
         topic_partition = TopicPartition("t" * (number % 200 + 1) + str(number), 2**31 - 1)
@@ -158,7 +160,20 @@ def test_no_request_is_larger_than_the_limit() -> None:
         batch.add_stop_replica(1, [topic_partition], delete=True)
     batch.make_full([1])
     batch.add_full_metadata()
+    return batch
+
+
+def test_a_broker_of_kafka_gets_one_leader_and_isr_of_any_size() -> None:
+    """After the first one it writes its high watermarks: those of later parts became 0."""
+    batch = full_batch(replace(broker_info(1), control_endpoint=None))
     sent = [effect.request for effect in batch.effects()]
+    (request,) = (each for each in sent if isinstance(each, LeaderAndIsrRequest))
+    assert (request.part, request.parts, len([*request.partitions()])) == (0, 1, 500)
+    assert len([each for each in sent if isinstance(each, UpdateMetadataRequest)]) > 5
+
+
+def test_no_request_is_larger_than_the_limit() -> None:
+    sent = [effect.request for effect in full_batch(broker_info(1)).effects()]
     for kind in (LeaderAndIsrRequest, UpdateMetadataRequest, StopReplicaRequest):
         of_kind = [request for request in sent if isinstance(request, kind)]
         assert len(of_kind) > 5
