@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from regent.client.broker_request import NoAnswerError, ask_broker, failed_log_dirs
 from regent.client.command_config import SECURITY_OF_COMMAND
@@ -43,8 +42,16 @@ _ANSWER_S: Final = 5.0
 _BROKER: Final = 4  # the resource type of a broker
 _NAMED: Final = 5
 _FORMAT: Final = "message.format.version"
-_TOKEN_SECRET: Final = "delegation_token_secret_key_file"
 _MIN_ISR: Final = "min.insync.replicas"
+
+
+class OptionsOfBroker(NamedTuple):
+    """The options with which the brokers of the files will run; they count before the files."""
+
+    broker_id: BrokerId | None
+    zookeeper: str
+    config: Path | None
+    settings: Mapping[str, Mapping[str, Any]]  # by table and name
 
 
 class Obstacles:
@@ -58,7 +65,9 @@ class Obstacles:
         self.found += [(check, line) for line in lines]
 
 
-def obstacles_of(admin: ZkAdminStore, files: Sequence[Path]) -> list[tuple[str, str]]:
+def obstacles_of(
+    admin: ZkAdminStore, files: Sequence[Path], options: OptionsOfBroker
+) -> list[tuple[str, str]]:
     """Return each obstacle as the name of its check and one line with the remedy.
 
     ``files`` are those of Kafka's brokers, for ``regent broker --kafka-properties``. A check that
@@ -66,8 +75,9 @@ def obstacles_of(admin: ZkAdminStore, files: Sequence[Path]) -> list[tuple[str, 
     """
     admin.topics.check_cluster()
     found = Obstacles()
-    minima: set[int] = {1}  # of the in-sync replicas, for topics that do not say it
-    ids = _check_files(files, found, minima)
+    usable, ids = _check_files(files, options, found)
+    # Of the in-sync replicas, for topics that do not say it.
+    minima = {1, *(settings.log.min_insync_replicas for settings in usable.values())}
     checks: Mapping[str, Callable[[], Iterable[str]]] = {
         "kraft": lambda: _of_kraft(admin),
         "brokers": lambda: _of_brokers(admin, ids, minima),
@@ -75,7 +85,7 @@ def obstacles_of(admin: ZkAdminStore, files: Sequence[Path]) -> list[tuple[str, 
         "topics": lambda: _of_topics(admin),
         "partitions": lambda: _of_partitions(admin, max(minima)),
         "users": lambda: _of_users(admin),
-        "tokens": lambda: _of_tokens(admin, files),
+        "tokens": lambda: _of_tokens(admin, usable),
         "zookeeper": lambda: [f"{line}: allow it" for line in admin.read_denied()],
     }
     for name, check in checks.items():
@@ -86,13 +96,22 @@ def obstacles_of(admin: ZkAdminStore, files: Sequence[Path]) -> list[tuple[str, 
     return found.found
 
 
-def _check_files(files: Sequence[Path], found: Obstacles, minima: set[int]) -> set[BrokerId]:
-    """Check files of Kafka's; return the ids of the brokers whose files can be used."""
+def _check_files(
+    files: Sequence[Path], options: OptionsOfBroker, found: Obstacles
+) -> tuple[Mapping[Path, Settings], set[BrokerId]]:
+    """Check files of Kafka's; return what the usable ones say, and the ids of their brokers."""
+    usable: dict[Path, Settings] = {}
     ids: set[BrokerId] = set()
     for path in files:
         try:
-            read = read_kafka_properties(path, {})
-            settings = load_settings(None, {}, kafka_properties=(path, read.tables))
+            read = read_kafka_properties(
+                *(path, options.settings),
+                broker_id=options.broker_id,
+                zookeeper=options.zookeeper,
+            )
+            settings = load_settings(
+                options.config, options.settings, kafka_properties=(path, read.tables)
+            )
             found.add("settings", *_of_login(path, read.broker_id, settings))
         except RegentError as error:
             found.add("settings", *str(error).splitlines())
@@ -103,9 +122,9 @@ def _check_files(files: Sequence[Path], found: Obstacles, minima: set[int]) -> s
                 f"{path}: broker.id={read.broker_id} is that of another file: each broker needs"
                 " its own",
             )
+        usable[path] = settings
         ids.add(read.broker_id)
-        minima.add(read.tables.get("log", {}).get("min_insync_replicas", 1))
-    return ids
+    return usable, ids
 
 
 def _of_login(path: Path, broker_id: BrokerId, settings: Settings) -> Iterator[str]:
@@ -385,15 +404,13 @@ def _of_users(admin: ZkAdminStore) -> Iterator[str]:
         yield f"the ACLs of {pattern} cannot be read: remove them, and add them again"
 
 
-def _of_tokens(admin: ZkAdminStore, files: Sequence[Path]) -> Iterator[str]:
+def _of_tokens(admin: ZkAdminStore, usable: Mapping[Path, Settings]) -> Iterator[str]:
     """Name the files of brokers at which users of delegation tokens could not log in."""
     count = admin.count_delegation_tokens()
-    for path in files if count else ():
-        with suppress(RegentError):  # named already
-            tables = read_kafka_properties(path, {}).tables
-            if not tables.get("delegation_tokens", {}).get(_TOKEN_SECRET):
-                yield (
-                    f"{path} has no delegation.token.secret.key, and the cluster has"
-                    f" {counted(count, 'delegation token')}: write the key of the other brokers in"
-                    " it, else their users cannot log in there"
-                )
+    for path, settings in usable.items() if count else ():
+        if not settings.delegation_tokens.delegation_token_secret_key_file:
+            yield (
+                f"{path} has no delegation.token.secret.key, and the cluster has"
+                f" {counted(count, 'delegation token')}: write the key of the other brokers in"
+                " it, else their users cannot log in there"
+            )
