@@ -79,15 +79,17 @@ def check(
         raise click.UsageError("--id is the id of one broker: give one --kafka-properties with it")
     beside = OptionsOfBroker(broker_id, cluster.zookeeper_address, config, given_settings(options))
     with cluster.admin() as admin:
-        found = obstacles_of(admin, files, beside)
+        obstacles = obstacles_of(admin, files, beside)
+    found, notes = obstacles.found, [_SPACE, *obstacles.notes]
     if output == Output.JSON:
         rows = [{"check": name, "message": line} for name, line in found]
-        print_json({"ready": not found, "obstacles": rows, "notes": [_SPACE]})
+        print_json({"ready": not found, "obstacles": rows, "notes": notes})
     else:
         for _, line in found:
             click.echo(line)
         click.echo(f"{counted(len(found), 'obstacle')}" if found else "nothing is in the way")
-        note(_SPACE)
+        for line in notes:
+            note(line)
     if found:
         context.exit(1)
 

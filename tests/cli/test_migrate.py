@@ -35,8 +35,15 @@ from regent.zk.znodes import (
 )
 from tests.support.certificates import Authority
 from tests.support.fake_cluster import FakeCluster
+from tests.support.record_batches import batch, old_message
 
+HEX = "0123456789abcdef" * 2
 Serve = Callable[..., int]
+UNSEEN = (
+    "messages of format 0 or 1 are not used, and the logs of these brokers were not examined for"
+    " them: {}; run this on their machines, with --kafka-properties, as a user who may read the"
+    " logs"
+)
 SPACE = "no record is copied: the broker uses the log directories as they are, without more space"
 
 
@@ -126,10 +133,11 @@ def put_config(cluster: FakeCluster, entity: str, **config: str) -> None:
 
 
 def test_nothing_is_in_the_way(kafka: FakeCluster):
-    assert kafka.json("migrate", "check") == {"ready": True, "obstacles": [], "notes": [SPACE]}
+    notes = [SPACE, UNSEEN.format("0, 1")]
+    assert kafka.json("migrate", "check") == {"ready": True, "obstacles": [], "notes": notes}
     shown = kafka.run("migrate", "check")
     assert (shown.exit_code, shown.stdout) == (0, "nothing is in the way\n")
-    assert shown.stderr.strip() == SPACE
+    assert shown.stderr.splitlines() == notes
 
 
 def test_the_settings_that_a_broker_has_are_examined(cluster: FakeCluster, serve: Serve):
@@ -371,6 +379,37 @@ def test_files_of_brokers_are_examined_with_the_options_that_the_brokers_will_ha
     assert "--id is the id of one broker" in both.stderr
 
 
+def test_logs_with_messages_of_formats_that_are_not_used(kafka: FakeCluster, tmp_path: Path):
+    arguments = []
+    for broker_id in (0, 1):
+        file, log_dir = tmp_path / f"{broker_id}.properties", tmp_path / f"logs-{broker_id}"
+        text = f"broker.id={broker_id}\nzookeeper.connect=z\nlog.dirs={log_dir}\n"
+        file.write_text(f"{text}listeners=PLAINTEXT://127.0.0.1:1\n")
+        arguments += ["--kafka-properties", str(file)]
+        for name, data in (
+            ("old-0", old_message(b"x", magic=broker_id)),
+            (f"moving-1.{HEX}-future", old_message(b"x")),
+            ("new-0", batch(b"x")),
+            ("cut-0", old_message(b"x")[:-1]),
+            (f"deleted-0.{HEX}-delete", old_message(b"x")),
+        ):
+            (log_dir / name).mkdir(parents=True)
+            (log_dir / name / f"{0:020}.log").write_bytes(batch(b"x"))
+            (log_dir / name / f"{7:020}.log").write_bytes(data)
+        (log_dir / "meta.properties").write_text("version=0\nbroker.id=0\n")
+    found = kafka.json("migrate", "check", *arguments, exit_code=1)
+    assert found["obstacles"] == [
+        {
+            "check": "logs",
+            "message": "broker 0: 2 logs with messages of format 0 or 1, which are not used:"
+            " moving-1, old-0: copy the records to new topics",
+        }
+    ]
+    assert found["notes"] == [SPACE, UNSEEN.format("1")], "the logs are those of broker 0"
+    (tmp_path / "logs-1" / "meta.properties").unlink()
+    assert len(obstacles(kafka, *arguments)) == 2
+
+
 def test_a_failed_log_directory_of_a_broker_of_kafka(cluster: FakeCluster, serve: Serve):
     register(cluster, 0, serve({}, failed_log_dir="/b"))
     cluster.elect(0)
@@ -380,8 +419,6 @@ def test_a_failed_log_directory_of_a_broker_of_kafka(cluster: FakeCluster, serve
 
 
 # --- back ---
-
-HEX = "0123456789abcdef" * 2
 
 
 def stray_log(directory: Path, topic: str) -> Path:

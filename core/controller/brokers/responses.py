@@ -124,7 +124,7 @@ class ControlResponses:
             self._services.outbox.note("broker %d refuses every epoch: restart it", broker_id)
             return None
         self._guesses[broker_id] = guesses + 1
-        return self._context.epoch + 2**guesses - 1
+        return self._context.epoch + (1 << guesses) - 1
 
     def on_leader_and_isr(self, event: LeaderAndIsrResponseReceived) -> None:
         """Learn which replicas have failed logs, and which logs work again.
