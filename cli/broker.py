@@ -25,6 +25,7 @@ from regent.broker.garbage_collection import limit_pauses
 from regent.broker.machine_settings import log_directories
 from regent.cli.local_brokers import bring_back, print_started
 from regent.cli.output import announce, note
+from regent.cli.setting_options import PREFIX, given_settings, setting_options
 from regent.cluster.child_process import ENDED, when_parent_ends
 from regent.cluster.supervisor_socket import start_command
 from regent.config.cluster_location import CLUSTER_FILE, VARIABLES_OF_COMMANDS
@@ -45,7 +46,6 @@ logger = logging.getLogger(__name__)
 
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s (%(name)s)"
 _LOG_BYTES = 32 * 1024 * 1024
-_PREFIX = "REGENT_"
 _SIMILAR = 0.85
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _SIGNALS = (*_STOP_SIGNALS, signal.SIGHUP)
@@ -63,47 +63,17 @@ _SHOWN = {
 """The options for settings that the help text lists. Each other setting has an option too."""
 
 
-def _settings_options(command: Any) -> Any:
-    """Add an option for each setting."""
-    for name, (_, row) in reversed(SETTING_OPTIONS.items()):
-        # What is off by default may also be given without a value: --no-replicas.
-        alone: dict[str, Any] = (
-            {"is_flag": False, "flag_value": True} if row.default is False else {}
-        )
-        option = click.option(
-            f"--{name.replace('_', '-')}",
-            type=type(row.default),
-            metavar=row.type.name,
-            help=row.meaning,
-            hidden=name not in _SHOWN,
-            envvar=f"{_PREFIX}{name.upper()}",
-            **alone,
-        )
-        command = option(command)
-    return command
-
-
 def _misnamed(environ: Mapping[str, str]) -> Iterator[str]:
     """Yield a line for each variable that seems to be meant as a setting, and is none."""
-    known = sorted(f"{_PREFIX}{name.upper()}" for name in SETTING_OPTIONS)
+    known = sorted(f"{PREFIX}{name.upper()}" for name in SETTING_OPTIONS)
     for variable in sorted(environ.keys() - {*known, *VARIABLES_OF_COMMANDS}):
-        if not variable.startswith(_PREFIX):
+        if not variable.startswith(PREFIX):
             continue
-        end = variable.removeprefix(_PREFIX.rstrip("_"))
+        end = variable.removeprefix(PREFIX.rstrip("_"))
         similar = sorted((name for name in known if name.endswith(end)), key=len)
         similar += get_close_matches(variable, known, n=1, cutoff=_SIMILAR)
         if similar:
             yield f"{variable} in the environment is no setting: did you mean {similar[0]}?"
-
-
-def _given(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the settings that the command line or the environment has, by table and name."""
-    given: dict[str, dict[str, Any]] = {}
-    for name, value in options.items():
-        if value is not None:
-            table, row = SETTING_OPTIONS[name]
-            given.setdefault(table, {})[row.name] = value
-    return given
 
 
 @click.command()
@@ -128,7 +98,7 @@ def _given(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     " (docs/kafka-properties.md).",
 )
 @click.option("--death-pipe-fd", type=int, hidden=True)
-@_settings_options
+@partial(setting_options, shown=_SHOWN)
 def broker(
     broker_id: int | None,
     zookeeper: str | None,
@@ -149,7 +119,7 @@ def broker(
     lists the common ones. Options override the file. A variable of the environment, REGENT_ and the
     name of a setting in capital letters, is an option that the command line does not have.
     """
-    given = _given(options)
+    given = given_settings(options)
     if kafka_properties is not None:
         keep_files_private()
         of_kafka = read_kafka_properties(

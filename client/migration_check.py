@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from regent.client.broker_request import NoAnswerError, ask_broker, failed_log_dirs
 from regent.client.command_config import SECURITY_OF_COMMAND
@@ -23,7 +22,7 @@ from regent.core.admin.config_problems import (
     unusable_in_quota,
     unusable_in_topic,
 )
-from regent.core.errors import BadDataError, Errors, RegentError
+from regent.core.errors import BadDataError, Errors, RegentError, StorageError
 from regent.core.model import BrokerId, BrokerInfo
 from regent.core.protocol.messages.api_versions import ApiVersionsRequest
 from regent.core.protocol.messages.configs import (
@@ -34,6 +33,8 @@ from regent.core.protocol.messages.configs import (
 )
 from regent.core.security.scram import ScramMechanism, parsed_credential
 from regent.core.security.session import USER_TYPE, KafkaPrincipal, SecurityProtocol, Session
+from regent.storage.log.log_loader import logs_of_old_formats
+from regent.storage.log_directory import LogDirectory
 from regent.transport.kafka.api import KafkaApiKey
 from regent.transport.kafka.kafka_releases import OLDEST_RELEASE, ApiVersionsAnswer, release_of
 from regent.zk.codecs.admin_znodes import DEFAULT_ENTITY_NAME
@@ -43,22 +44,38 @@ _ANSWER_S: Final = 5.0
 _BROKER: Final = 4  # the resource type of a broker
 _NAMED: Final = 5
 _FORMAT: Final = "message.format.version"
-_TOKEN_SECRET: Final = "delegation_token_secret_key_file"
 _MIN_ISR: Final = "min.insync.replicas"
 
 
+class OptionsOfBroker(NamedTuple):
+    """The options with which the brokers of the files will run; they count before the files."""
+
+    broker_id: BrokerId | None
+    zookeeper: str
+    config: Path | None
+    settings: Mapping[str, Mapping[str, Any]]  # by table and name
+
+
+UsableFiles = Mapping[Path, tuple[BrokerId, Settings]]
+"""What the files of Kafka's brokers say that can be used."""
+
+
 class Obstacles:
-    """What is in the way, in the sequence in which it was found: a check, and one line."""
+    """What is in the way, in the sequence in which it was found: a check, and one line.
+
+    ``notes`` are what could not be examined.
+    """
 
     def __init__(self) -> None:
         self.found: list[tuple[str, str]] = []
+        self.notes: list[str] = []
 
     def add(self, check: str, *lines: str) -> None:
         """Add what a check has found."""
         self.found += [(check, line) for line in lines]
 
 
-def obstacles_of(admin: ZkAdminStore, files: Sequence[Path]) -> list[tuple[str, str]]:
+def obstacles_of(admin: ZkAdminStore, files: Sequence[Path], options: OptionsOfBroker) -> Obstacles:
     """Return each obstacle as the name of its check and one line with the remedy.
 
     ``files`` are those of Kafka's brokers, for ``regent broker --kafka-properties``. A check that
@@ -66,16 +83,19 @@ def obstacles_of(admin: ZkAdminStore, files: Sequence[Path]) -> list[tuple[str, 
     """
     admin.topics.check_cluster()
     found = Obstacles()
-    minima: set[int] = {1}  # of the in-sync replicas, for topics that do not say it
-    ids = _check_files(files, found, minima)
+    usable = _check_files(files, options, found)
+    ids = {broker_id for broker_id, _ in usable.values()}
+    # Of the in-sync replicas, for topics that do not say it.
+    minima = {1, *(settings.log.min_insync_replicas for _, settings in usable.values())}
     checks: Mapping[str, Callable[[], Iterable[str]]] = {
         "kraft": lambda: _of_kraft(admin),
         "brokers": lambda: _of_brokers(admin, ids, minima),
         "broker settings": lambda: _of_broker_configs(admin),
         "topics": lambda: _of_topics(admin),
         "partitions": lambda: _of_partitions(admin, max(minima)),
+        "logs": lambda: _of_logs(admin, usable, found),
         "users": lambda: _of_users(admin),
-        "tokens": lambda: _of_tokens(admin, files),
+        "tokens": lambda: _of_tokens(admin, usable),
         "zookeeper": lambda: [f"{line}: allow it" for line in admin.read_denied()],
     }
     for name, check in checks.items():
@@ -83,29 +103,34 @@ def obstacles_of(admin: ZkAdminStore, files: Sequence[Path]) -> list[tuple[str, 
             found.add(name, *check())
         except BadDataError as error:
             found.add(name, f"{error}: correct it")
-    return found.found
+    return found
 
 
-def _check_files(files: Sequence[Path], found: Obstacles, minima: set[int]) -> set[BrokerId]:
-    """Check files of Kafka's; return the ids of the brokers whose files can be used."""
-    ids: set[BrokerId] = set()
+def _check_files(files: Sequence[Path], options: OptionsOfBroker, found: Obstacles) -> UsableFiles:
+    """Check files of Kafka's; return what the usable ones say."""
+    usable: dict[Path, tuple[BrokerId, Settings]] = {}
     for path in files:
         try:
-            read = read_kafka_properties(path, {})
-            settings = load_settings(None, {}, kafka_properties=(path, read.tables))
+            read = read_kafka_properties(
+                *(path, options.settings),
+                broker_id=options.broker_id,
+                zookeeper=options.zookeeper,
+            )
+            settings = load_settings(
+                options.config, options.settings, kafka_properties=(path, read.tables)
+            )
             found.add("settings", *_of_login(path, read.broker_id, settings))
         except RegentError as error:
             found.add("settings", *str(error).splitlines())
             continue
-        if read.broker_id in ids:
+        if any(read.broker_id == broker_id for broker_id, _ in usable.values()):
             found.add(
                 "settings",
                 f"{path}: broker.id={read.broker_id} is that of another file: each broker needs"
                 " its own",
             )
-        ids.add(read.broker_id)
-        minima.add(read.tables.get("log", {}).get("min_insync_replicas", 1))
-    return ids
+        usable[path] = read.broker_id, settings
+    return usable
 
 
 def _of_login(path: Path, broker_id: BrokerId, settings: Settings) -> Iterator[str]:
@@ -367,6 +392,36 @@ def _named(names: Sequence[object]) -> str:
     return listed(names, _NAMED)
 
 
+# --- logs ---
+
+
+def _of_logs(admin: ZkAdminStore, usable: UsableFiles, found: Obstacles) -> Iterator[str]:
+    """Name logs with messages of old formats; note the brokers whose logs are not examined."""
+    registered = [r for r in admin.read_brokers().values() if not isinstance(r, BadDataError)]
+    unseen = {r.info.broker_id for r in registered if r.info.is_of_kafka}
+    unseen -= {broker_id for broker_id, _ in usable.values()}
+    for broker_id, settings in usable.values():
+        for directory in map(Path, settings.log.log_dirs.split(",")):
+            try:
+                owner = LogDirectory(directory).read_meta_properties()
+                old = logs_of_old_formats(directory) if owner in (None, str(broker_id)) else None
+            except (OSError, StorageError):
+                old = None
+            if old is None:
+                unseen.add(broker_id)
+            elif old:
+                yield (
+                    f"broker {broker_id}: {counted(len(old), 'log')} with messages of format 0 or"
+                    f" 1, which are not used: {_named(old)}: copy the records to new topics"
+                )
+    if unseen:
+        found.notes.append(
+            "messages of format 0 or 1 are not used, and the logs of these brokers were not"
+            f" examined for them: {_named(sorted(unseen))}; run this on their machines, with"
+            " --kafka-properties, as a user who may read the logs"
+        )
+
+
 # --- users ---
 
 
@@ -385,15 +440,13 @@ def _of_users(admin: ZkAdminStore) -> Iterator[str]:
         yield f"the ACLs of {pattern} cannot be read: remove them, and add them again"
 
 
-def _of_tokens(admin: ZkAdminStore, files: Sequence[Path]) -> Iterator[str]:
+def _of_tokens(admin: ZkAdminStore, usable: UsableFiles) -> Iterator[str]:
     """Name the files of brokers at which users of delegation tokens could not log in."""
     count = admin.count_delegation_tokens()
-    for path in files if count else ():
-        with suppress(RegentError):  # named already
-            tables = read_kafka_properties(path, {}).tables
-            if not tables.get("delegation_tokens", {}).get(_TOKEN_SECRET):
-                yield (
-                    f"{path} has no delegation.token.secret.key, and the cluster has"
-                    f" {counted(count, 'delegation token')}: write the key of the other brokers in"
-                    " it, else their users cannot log in there"
-                )
+    for path, (_, settings) in usable.items() if count else ():
+        if not settings.delegation_tokens.delegation_token_secret_key_file:
+            yield (
+                f"{path} has no delegation.token.secret.key, and the cluster has"
+                f" {counted(count, 'delegation token')}: write the key of the other brokers in"
+                " it, else their users cannot log in there"
+            )

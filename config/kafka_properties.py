@@ -102,6 +102,16 @@ def read_kafka_properties(
     return _Reading(path, given).result(broker_id, zookeeper, data_dir)
 
 
+def read_log_directories(
+    path: Path, *, log_dirs: str | None, broker_id: int | None
+) -> tuple[int, list[Path]]:
+    """Return the id and the log directories in a file of Kafka's; nothing else of it is examined.
+
+    What is not None is from the command line, and counts before the file. Raises ``SettingsError``.
+    """
+    return _Reading(path, {"log": {"log_dirs": log_dirs}}).log_directories(broker_id)
+
+
 class _Reading:
     """One reading of a file; collects what is taken, and the problems."""
 
@@ -141,8 +151,7 @@ class _Reading:
         found = self._broker_id(directories) if broker_id is None else broker_id
         if self._is_secret is not None:
             self._check_private(self._is_secret)
-        if self._problems:
-            raise SettingsError("\n".join(self._problems))
+        self._check_problems()
         assert found is not None
         data_dir = data_dir or Path(directories[0]).parent / f"regent-{found}"
         logins = data_dir.absolute() / "logins"
@@ -157,6 +166,17 @@ class _Reading:
             self._repeated,
             {logins / name: text for name, text in self._secret_files.items()},
         )
+
+    def log_directories(self, broker_id: int | None) -> tuple[int, list[Path]]:
+        directories = self._take_directories()
+        found = self._broker_id(directories) if broker_id is None else broker_id
+        self._check_problems()
+        assert found is not None
+        return found, [Path(directory) for directory in directories]
+
+    def _check_problems(self) -> None:
+        if self._problems:
+            raise SettingsError("\n".join(self._problems))
 
     def _refuse(self, name: str, problem: str) -> None:
         begin = f"{self._path}: {name} "

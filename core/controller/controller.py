@@ -326,11 +326,10 @@ class Controller:
                 self._reply(request_id, self._reassignments.submit(request))
             case ListPartitionReassignments(request_id, request):
                 self._reply(request_id, self._reassignments.ongoing(request))
-            case (
-                LeaderAndIsrResponseReceived(response=response)
-                | UpdateMetadataResponseReceived(response=response)
-            ) if self._responses.is_refused_for_epoch(event):
-                self._raise_epoch_above(response.controller_epoch, now_ms)
+            case LeaderAndIsrResponseReceived() | UpdateMetadataResponseReceived() if (
+                accepted := self._responses.accepted_epoch(event)
+            ) is not None:
+                self._raise_epoch_above(accepted, now_ms)
             case LeaderAndIsrResponseReceived():
                 self._on_broker_response(event.broker_id, event.header)
                 self._responses.on_leader_and_isr(event)

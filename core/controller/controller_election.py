@@ -136,10 +136,9 @@ class ControllerElection:
         """
         _check_can_be_raised(above)
         log.warning(
-            "[Controller id=%d] a broker has accepted another controller with epoch %d:"
-            " /controller_epoch was set back; it is raised to %d",
+            "[Controller id=%d] a broker has accepted another controller in our epoch or a higher"
+            " one: /controller_epoch was set back; it is raised to %d",
             self._broker_id,
-            above,
             above + 1,
         )
         raised = self._store.raise_controller_epoch(self._broker_id, above + 1, epoch_zk_version)

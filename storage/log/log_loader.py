@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from regent.core.errors import BadDataError
 from regent.core.log_config import LogConfig
-from regent.core.model import NO_EPOCH
+from regent.core.model import NO_EPOCH, TopicPartition
 from regent.records.record_batch import BatchHeader
 from regent.storage.checkpoints import NEVER_CLEANED
 from regent.storage.log.leader_epoch_file_cache import LeaderEpochFileCache
@@ -37,6 +37,8 @@ from regent.storage.log_names import (
     LOG_SUFFIX,
     SWAP_SUFFIX,
     base_offset_of,
+    log_of_directory,
+    log_of_future_directory,
 )
 
 _OLD_MESSAGE = struct.Struct(">qiIb")  # offset, size, CRC-32, magic: formats 0 and 1
@@ -214,24 +216,49 @@ def _settle_epochs(contents: LogContents, *, is_rebuild: bool) -> None:
 
 
 def _refuse_old_format(segment: LogSegment) -> None:
-    """Raise ``BadDataError`` if a segment begins with a message of format 0 or 1.
+    """Raise ``BadDataError`` if a segment begins with a message of format 0 or 1."""
+    magic = _old_format_of(segment.path)
+    if magic is not None:
+        raise BadDataError(
+            f"{segment.path}: messages of format {magic} are not supported;"
+            " with Kafka, copy them to a new topic"
+        )
 
-    A matching CRC proves that it is a message, which recovery must not truncate.
+
+def _old_format_of(path: Path) -> int | None:
+    """Return the format of the first message of a segment if that is 0 or 1, else None.
+
+    A matching CRC proves that it is a message, which recovery must not truncate. Raises
+    ``OSError``.
     """
-    if segment.size < _OLD_MESSAGE.size:
-        return
-    file = os.open(segment.path, os.O_RDONLY)
-    try:
-        _, size, crc, magic = _OLD_MESSAGE.unpack(os.pread(file, _OLD_MESSAGE.size, 0))
-        if magic not in (0, 1) or not 0 < size <= segment.size:
-            return
-        if zlib.crc32(os.pread(file, size - 4, _OLD_CHECKED_FROM)) == crc:
-            raise BadDataError(
-                f"{segment.path}: messages of format {magic} are not supported;"
-                " with Kafka, copy them to a new topic"
-            )
-    finally:
-        os.close(file)
+    with path.open("rb") as file:
+        begin = file.read(_OLD_MESSAGE.size)
+        if len(begin) < _OLD_MESSAGE.size:
+            return None
+        _, size, crc, magic = _OLD_MESSAGE.unpack(begin)
+        if magic not in (0, 1) or not 0 < size <= os.fstat(file.fileno()).st_size:
+            return None
+        file.seek(_OLD_CHECKED_FROM)
+        return magic if zlib.crc32(file.read(size - 4)) == crc else None
+
+
+def logs_of_old_formats(directory: Path) -> list[TopicPartition]:
+    """Return the logs in a log directory that ``load_log`` would refuse for their format.
+
+    A broker may be using the directory. Raises ``OSError``.
+    """
+    names = sorted(os.listdir(directory))
+    logs = [(name, log_of_directory(name) or log_of_future_directory(name)) for name in names]
+    return [log for name, log in logs if log is not None and _has_old_format(directory / name)]
+
+
+def _has_old_format(log: Path) -> bool:
+    with suppress(FileNotFoundError):
+        for name in os.listdir(log):
+            with suppress(FileNotFoundError):  # retention may delete it
+                if base_offset_of(name) is not None and _old_format_of(log / name) is not None:
+                    return True
+    return False
 
 
 # --- temporary files of a crash -------------------------------------------------------------------

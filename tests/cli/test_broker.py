@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from regent.cli.broker import _given, _log_to, _misnamed, broker
+from regent.cli.broker import _log_to, _misnamed, broker
+from regent.cli.setting_options import given_settings
 from regent.client.profiles import PROFILE_VARIABLE
 from regent.cluster.cluster_plan import ClusterPlan
 from regent.config.cluster_location import VARIABLES_OF_COMMANDS
@@ -66,7 +67,7 @@ def test_every_setting_with_one_value_has_an_option_unless_it_is_secret() -> Non
 
 
 def test_options_override_their_settings_and_no_others() -> None:
-    given = _given({"delete_topic_enable": False, "log_level": "ERROR", "rack": None})
+    given = given_settings({"delete_topic_enable": False, "log_level": "ERROR", "rack": None})
     assert given == {"controller": {"delete_topic_enable": False}, "logging": {"level": "ERROR"}}
     assert load_settings(None, given).broker == Settings().broker
 

@@ -35,8 +35,15 @@ from regent.zk.znodes import (
 )
 from tests.support.certificates import Authority
 from tests.support.fake_cluster import FakeCluster
+from tests.support.record_batches import batch, old_message
 
+HEX = "0123456789abcdef" * 2
 Serve = Callable[..., int]
+UNSEEN = (
+    "messages of format 0 or 1 are not used, and the logs of these brokers were not examined for"
+    " them: {}; run this on their machines, with --kafka-properties, as a user who may read the"
+    " logs"
+)
 SPACE = "no record is copied: the broker uses the log directories as they are, without more space"
 
 
@@ -126,10 +133,11 @@ def put_config(cluster: FakeCluster, entity: str, **config: str) -> None:
 
 
 def test_nothing_is_in_the_way(kafka: FakeCluster):
-    assert kafka.json("migrate", "check") == {"ready": True, "obstacles": [], "notes": [SPACE]}
+    notes = [SPACE, UNSEEN.format("0, 1")]
+    assert kafka.json("migrate", "check") == {"ready": True, "obstacles": [], "notes": notes}
     shown = kafka.run("migrate", "check")
     assert (shown.exit_code, shown.stdout) == (0, "nothing is in the way\n")
-    assert shown.stderr.strip() == SPACE
+    assert shown.stderr.splitlines() == notes
 
 
 def test_the_settings_that_a_broker_has_are_examined(cluster: FakeCluster, serve: Serve):
@@ -336,6 +344,72 @@ def test_a_file_without_the_key_of_the_delegation_tokens(kafka: FakeCluster, tmp
     )
 
 
+LOGIN_ELSEWHERE = """\
+listeners=SASL_PLAINTEXT://127.0.0.1:1
+security.inter.broker.protocol=SASL_PLAINTEXT
+sasl.enabled.mechanisms=SCRAM-SHA-256
+sasl.mechanism.inter.broker.protocol=SCRAM-SHA-256
+"""
+"""What a file of Kafka's says whose login at other brokers is in a file of JAAS."""
+
+
+def test_files_of_brokers_are_examined_with_the_options_that_the_brokers_will_have(
+    kafka: FakeCluster, tmp_path: Path
+):
+    file, password, config = (tmp_path / name for name in ("properties", "password", "toml"))
+    file.write_text(f"delete.topic.enable=x\n{LOGIN_ELSEWHERE}")
+    write_private(password, "secret")
+    config.write_text("[broker]\nnum_partitions = 0\n")
+    check = ["--kafka-properties", str(file)]
+    jaas, delete, broker_id = sorted(obstacles(kafka, *check))[::-1]
+    assert "use --sasl-inter-broker-user" in jaas
+    assert "delete.topic.enable must" in delete
+    assert "or use --id" in broker_id
+    check += ["--id", "1", "--delete-topic-enable", "true", "--sasl-inter-broker-user", "broker-1"]
+    check += ["--sasl-inter-broker-password-file", str(password)]
+    assert kafka.json("migrate", "check", *check)["ready"]
+    (toml,) = obstacles(kafka, *check, "--config", str(config))
+    assert toml.startswith(f"{config}: broker.num_partitions")
+    (other,) = obstacles(kafka, *check, "--sasl-inter-broker-user", "broker-2")
+    assert "connects to others as the user broker-2" in other
+    (isr,) = obstacles(kafka, *check, "--min-insync-replicas", "2")
+    assert isr.startswith("1 partition with as many replicas as min.insync.replicas: t-0")
+    both = kafka.run("migrate", "check", *check, "--kafka-properties", str(file))
+    assert both.exit_code == 2
+    assert "--id is the id of one broker" in both.stderr
+
+
+def test_logs_with_messages_of_formats_that_are_not_used(kafka: FakeCluster, tmp_path: Path):
+    arguments = []
+    for broker_id in (0, 1):
+        file, log_dir = tmp_path / f"{broker_id}.properties", tmp_path / f"logs-{broker_id}"
+        text = f"broker.id={broker_id}\nzookeeper.connect=z\nlog.dirs={log_dir}\n"
+        file.write_text(f"{text}listeners=PLAINTEXT://127.0.0.1:1\n")
+        arguments += ["--kafka-properties", str(file)]
+        for name, data in (
+            ("old-0", old_message(b"x", magic=broker_id)),
+            (f"moving-1.{HEX}-future", old_message(b"x")),
+            ("new-0", batch(b"x")),
+            ("cut-0", old_message(b"x")[:-1]),
+            (f"deleted-0.{HEX}-delete", old_message(b"x")),
+        ):
+            (log_dir / name).mkdir(parents=True)
+            (log_dir / name / f"{0:020}.log").write_bytes(batch(b"x"))
+            (log_dir / name / f"{7:020}.log").write_bytes(data)
+        (log_dir / "meta.properties").write_text("version=0\nbroker.id=0\n")
+    found = kafka.json("migrate", "check", *arguments, exit_code=1)
+    assert found["obstacles"] == [
+        {
+            "check": "logs",
+            "message": "broker 0: 2 logs with messages of format 0 or 1, which are not used:"
+            " moving-1, old-0: copy the records to new topics",
+        }
+    ]
+    assert found["notes"] == [SPACE, UNSEEN.format("1")], "the logs are those of broker 0"
+    (tmp_path / "logs-1" / "meta.properties").unlink()
+    assert len(obstacles(kafka, *arguments)) == 2
+
+
 def test_a_failed_log_directory_of_a_broker_of_kafka(cluster: FakeCluster, serve: Serve):
     register(cluster, 0, serve({}, failed_log_dir="/b"))
     cluster.elect(0)
@@ -345,8 +419,6 @@ def test_a_failed_log_directory_of_a_broker_of_kafka(cluster: FakeCluster, serve
 
 
 # --- back ---
-
-HEX = "0123456789abcdef" * 2
 
 
 def stray_log(directory: Path, topic: str) -> Path:
@@ -366,9 +438,13 @@ def log_dirs(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
 
 def back(log_dirs: Sequence[Path], target: Path) -> Result:
     file = log_dirs[0].parent / "server.properties"
-    file.write_text(f"broker.id=3\nzookeeper.connect=z\nlog.dirs={','.join(map(str, log_dirs))}\n")
+    file.write_text(f"broker.id=3\nlog.dirs={','.join(map(str, log_dirs))}\n{LOGIN_ELSEWHERE}")
+    return back_with(file, target)
+
+
+def back_with(file: Path, target: Path, *options: str) -> Result:
     command = ["migrate", "back", "--kafka-properties", str(file), "--move-to", str(target)]
-    return CliRunner().invoke(cli, command)
+    return CliRunner().invoke(cli, [*command, *options])
 
 
 def test_stray_logs_leave_the_log_directories(log_dirs: tuple[Path, Path], tmp_path: Path):
@@ -424,3 +500,15 @@ def test_no_log_is_moved_that_a_broker_may_use(log_dirs: tuple[Path, Path], tmp_
         assert reason in refused.stderr
     assert all(path.is_dir() for path in strays)
     assert not (tmp_path / "three").exists()
+
+
+def test_log_directories_and_the_id_may_be_options_as_for_the_broker(tmp_path: Path):
+    file, log_dir, target = (tmp_path / name for name in ("properties", "logs", "moved"))
+    stray = stray_log(log_dir, "a")
+    file.write_text(f"process.roles=broker\nlog.dirs={tmp_path / 'absent'}\n{LOGIN_ELSEWHERE}")
+    without = back_with(file, target, "--log-dirs", str(log_dir))
+    assert without.exit_code == 1
+    assert without.stderr.rstrip().endswith("set it, or use --id")
+    assert "absent is not there" in back_with(file, target, "--id", "3").stderr
+    done = back_with(file, target, "--log-dirs", str(log_dir), "--id", "3")
+    assert (done.exit_code, done.stdout.splitlines()) == (0, [str(target / stray.name)])

@@ -13,9 +13,13 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 from regent import __version__
+from regent.client.broker_request import ask_broker
 from regent.config.command_line import COMMAND
+from regent.core.model import EndPoint
+from regent.core.protocol.messages.control import UpdateMetadataRequest, UpdateMetadataResponse
 from regent.testing.regent_cluster import RegentCluster
 from regent.testing.waits import eventually, scaled
+from regent.transport.kafka.api import KafkaApiKey
 from tests.kafka_brokers.genuine_broker import EACH_VERSION, GenuineBroker
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
@@ -120,6 +124,20 @@ def test_a_broker_of_kafka_follows_leads_dies_and_returns(
         eventually(lambda: cluster.zookeeper.get("/brokers/topics/late") is None, "it is deleted")
         assert not log_directories(k, "late")
 
+        accepted = cluster.controller_epoch() + 20  # ZooKeeper's data may be set back, for example
+        host, port = k.bootstrap_server.split(":")
+        told = ask_broker(
+            *(EndPoint("", host, int(port)), (KafkaApiKey.UPDATE_METADATA, 7)),
+            UpdateMetadataRequest(
+                controller_id=SECOND, controller_epoch=accepted, topic_states=(), live_brokers=()
+            ),
+            *(UpdateMetadataResponse, WAIT_S),
+        )
+        assert not told.error_code
+        cluster.create_topic_on("raised", [(KAFKA, FIRST), (SECOND, KAFKA)])
+        eventually(lambda: cluster.controller_epoch() >= accepted, "the epoch is raised")
+        produce(cluster, ["six"], "raised")
+        assert log_directories(k, "raised") == {"raised-0", "raised-1"}
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("version", EACH_VERSION)

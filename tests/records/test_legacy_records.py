@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from regent.core.errors import Errors, RecordsRefusedError
 from regent.records.legacy_records import down_converted, is_old, up_converted
 from tests.support.compressed_frames import lz4
-from tests.support.record_batches import CONTROL_MASK, batch, resealed, stamped
+from tests.support.record_batches import CONTROL_MASK, batch, old_message, resealed, stamped
 
 with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
     from kafka.record.memory_records import MemoryRecords as OthersRecords
@@ -40,15 +40,6 @@ def old_set(magic: int, codec: int = NONE, records: Any = tuple(RECORDS)) -> byt
     for number, (time_ms, key, value) in enumerate(records):
         builder.append(number, time_ms, key, value)
     return bytes(builder.build())
-
-
-def message(
-    body: bytes, magic: int = 1, attributes: int = 0, offset: int = 0, time_ms: int = 5
-) -> bytes:
-    """Return one message with a key of null and this value."""
-    checked = bytes((magic, attributes)) + (struct.pack(">q", time_ms) if magic else b"")
-    checked += struct.pack(">ii", -1, len(body)) + body
-    return struct.pack(">qiI", offset, 4 + len(checked), zlib.crc32(checked)) + checked
 
 
 def new_batch(records: Any, codec: int = NONE, base_offset: int = 0, attributes: int = 0) -> bytes:
@@ -105,7 +96,7 @@ def lz4_of_kafka_0_9() -> bytes:
     """Return a compressed set; Kafka 0.9 includes the magic number of lz4 in its checksum."""
     frame = bytearray(lz4(old_set(0)))
     frame[6] ^= 0xFF
-    return message(bytes(frame), magic=0, attributes=LZ4)
+    return old_message(bytes(frame), magic=0, attributes=LZ4)
 
 
 def test_blocks_of_lz4_are_independent_because_java_reads_no_others():
@@ -135,35 +126,43 @@ def test_any_record_is_converted_and_back(records: list[Any], codec: int):
 
 
 def test_a_record_may_have_no_time():
-    data = message(b"a", time_ms=-1) + message(b"b", time_ms=7) + message(b"c", time_ms=-1)
+    data = (
+        old_message(b"a", time_ms=-1) + old_message(b"b", time_ms=7) + old_message(b"c", time_ms=-1)
+    )
     assert [time_ms for _, time_ms, _, _ in converted_up(data)] == [-1, 7, -1]
 
 
 @pytest.mark.parametrize("magic", [0, 1])
 def test_offsets_of_a_producer_do_not_matter(magic: int):
-    data = b"".join(message(b"%d" % n, magic, offset=o) for n, o in enumerate((7, 7, -5)))
+    data = b"".join(old_message(b"%d" % n, magic, offset=o) for n, o in enumerate((7, 7, -5)))
     assert [(o, v) for o, _, _, v in converted_up(data)] == [(0, b"0"), (1, b"1"), (2, b"2")]
 
 
 @pytest.mark.parametrize(
     ("data", "error"),
     [
-        (message(b"x")[:-1], Errors.CORRUPT_MESSAGE),
-        (message(b"x") + b"rest", Errors.CORRUPT_MESSAGE),
-        (message(b"x")[:-1] + b"y", Errors.CORRUPT_MESSAGE),
-        (message(b"x") + message(b"x", magic=0), Errors.INVALID_RECORD),
-        (message(b"x", attributes=8), Errors.INVALID_TIMESTAMP),
-        (message(b"x", time_ms=-2), Errors.INVALID_TIMESTAMP),
-        (message(b"x", attributes=GZIP), Errors.INVALID_RECORD),
-        (message(b"", attributes=SNAPPY), Errors.INVALID_RECORD),
-        (message(zlib.compress(b"", wbits=31), attributes=GZIP), Errors.INVALID_RECORD),
-        (message(b"x", attributes=ZSTD), Errors.INVALID_RECORD),
-        (message(b"x", attributes=7), Errors.INVALID_RECORD),
-        (old_set(1, GZIP) + message(b"x"), Errors.INVALID_RECORD),
-        (message(b"x") + old_set(1, GZIP), Errors.INVALID_RECORD),
-        (message(zlib.compress(old_set(1, GZIP), wbits=31), attributes=1), Errors.INVALID_RECORD),
-        (message(zlib.compress(old_set(0), wbits=31), attributes=1), Errors.INVALID_RECORD),
-        (message(zlib.compress(old_set(1)[:-1], wbits=31), attributes=1), Errors.CORRUPT_MESSAGE),
+        (old_message(b"x")[:-1], Errors.CORRUPT_MESSAGE),
+        (old_message(b"x") + b"rest", Errors.CORRUPT_MESSAGE),
+        (old_message(b"x")[:-1] + b"y", Errors.CORRUPT_MESSAGE),
+        (old_message(b"x") + old_message(b"x", magic=0), Errors.INVALID_RECORD),
+        (old_message(b"x", attributes=8), Errors.INVALID_TIMESTAMP),
+        (old_message(b"x", time_ms=-2), Errors.INVALID_TIMESTAMP),
+        (old_message(b"x", attributes=GZIP), Errors.INVALID_RECORD),
+        (old_message(b"", attributes=SNAPPY), Errors.INVALID_RECORD),
+        (old_message(zlib.compress(b"", wbits=31), attributes=GZIP), Errors.INVALID_RECORD),
+        (old_message(b"x", attributes=ZSTD), Errors.INVALID_RECORD),
+        (old_message(b"x", attributes=7), Errors.INVALID_RECORD),
+        (old_set(1, GZIP) + old_message(b"x"), Errors.INVALID_RECORD),
+        (old_message(b"x") + old_set(1, GZIP), Errors.INVALID_RECORD),
+        (
+            old_message(zlib.compress(old_set(1, GZIP), wbits=31), attributes=1),
+            Errors.INVALID_RECORD,
+        ),
+        (old_message(zlib.compress(old_set(0), wbits=31), attributes=1), Errors.INVALID_RECORD),
+        (
+            old_message(zlib.compress(old_set(1)[:-1], wbits=31), attributes=1),
+            Errors.CORRUPT_MESSAGE,
+        ),
     ],
 )
 def test_a_set_that_is_not_sound_is_refused(data: bytes, error: Errors):
@@ -176,7 +175,7 @@ def test_a_small_message_does_not_become_gigabytes():
     size = 64 * 1024 * 1024
     bomb = zlib.compress(struct.pack(">qi", 0, size) + bytes(size), 9, wbits=31)
     with pytest.raises(RecordsRefusedError, match="more than"):
-        up_converted(memoryview(message(bomb, attributes=GZIP)))
+        up_converted(memoryview(old_message(bomb, attributes=GZIP)))
 
 
 @pytest.mark.parametrize("magic", [0, 1])

@@ -70,7 +70,7 @@ def controller_epochs_forgotten() -> Any:
 def refused_epochs_kept() -> Any:
     """A controller whose epoch is refused stays active with it, and so does the next one."""
     stack = ExitStack()
-    refused = patch.object(ControlResponses, "is_refused_for_epoch", lambda self, event: False)
+    refused = patch.object(ControlResponses, "accepted_epoch", lambda self, event: None)
     stack.enter_context(refused)
     init = ControllerElection.__init__
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import struct
-import zlib
 from pathlib import Path
 
 import pytest
@@ -28,7 +26,7 @@ from tests.support.disk_logs import (
     send,
     values,
 )
-from tests.support.record_batches import batch
+from tests.support.record_batches import batch, old_message
 
 MARKER = ".kafka_cleanshutdown"
 CHECKPOINTS = (
@@ -478,7 +476,7 @@ def test_a_log_of_an_old_format_is_refused_and_left_as_it_is(
 ):
     old, new = create(logs, T0), create(logs, T1)
     fill(new, 3)
-    data = old_message(magic) * 3
+    data = old_message(b"old", magic) * 3
     segment_file(crashed(machine, old), 0).write_bytes(data)
     logs = machine.start()
     assert logs.get(T0) is None
@@ -490,16 +488,9 @@ def test_a_log_of_an_old_format_is_refused_and_left_as_it_is(
     assert create(logs, T0).log_end_offset == 0
 
 
-def old_message(magic: int) -> bytes:
-    """Return a message of format 0 or 1 without key."""
-    time = struct.pack(">q", 1_400_000_000_000) if magic else b""
-    checked = struct.pack(">bb", magic, 0) + time + struct.pack(">ii", -1, 3) + b"old"
-    return struct.pack(">qiI", 0, len(checked) + 4, zlib.crc32(checked)) + checked
-
-
 def test_garbage_that_looks_like_an_old_format_is_cut_off(machine: Machine, disk_log: UnifiedLog):
     path = segment_file(crashed(machine, disk_log), 0)
-    message = bytearray(old_message(1))
+    message = bytearray(old_message(b"old"))
     message[-1] ^= 1
     path.write_bytes(message)
     assert restarted(machine).log_end_offset == 0

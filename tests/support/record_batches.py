@@ -1,4 +1,4 @@
-"""Record batches of magic 2, written and read independently of the code under test.
+"""Record batches of magic 2 and older messages, written and read without the code under test.
 
 Only uncompressed ones. See ``org.apache.kafka.common.record.DefaultRecordBatch``.
 """
@@ -6,6 +6,7 @@ Only uncompressed ones. See ``org.apache.kafka.common.record.DefaultRecordBatch`
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -89,6 +90,15 @@ def keyed_batch(
     return (
         struct.pack(">qiibI", base_offset, length, leader_epoch, MAGIC, crc32c(checked)) + checked
     )
+
+
+def old_message(
+    body: bytes, magic: int = 1, attributes: int = 0, offset: int = 0, time_ms: int = 5
+) -> bytes:
+    """Return one message of format 0 or 1 with a key of null and this value."""
+    checked = bytes((magic, attributes)) + (struct.pack(">q", time_ms) if magic else b"")
+    checked += struct.pack(">ii", -1, len(body)) + body
+    return struct.pack(">qiI", offset, 4 + len(checked), zlib.crc32(checked)) + checked
 
 
 def records_of(data: RecordBytes) -> list[Record]:

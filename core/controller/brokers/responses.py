@@ -7,6 +7,7 @@ of the request has both.
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Final
 
 from regent.core.controller.brokers.broker_changes import BrokerChanges
 from regent.core.controller.events import (
@@ -39,6 +40,9 @@ _SOME_APPLIED = (Errors.NONE, Errors.UNKNOWN_SERVER_ERROR)
 # Errors of a partition. STALE_CONTROLLER_EPOCH: an earlier copy of the request was applied, and the
 # response to it may be lost.
 _IN_SERVICE = (Errors.NONE, Errors.STALE_CONTROLLER_EPOCH)
+
+MAX_GUESSES: Final = 16
+"""How often the epoch is raised for brokers that do not say which they have accepted."""
 
 
 def response_event(
@@ -85,17 +89,42 @@ class ControlResponses:
         self._replicas = replicas
         self._brokers = brokers
         self._deletions = deletions
+        self._guesses: dict[BrokerId, int] = {}  # steps since brokers of Kafka refuse our epochs
 
-    def is_refused_for_epoch(
+    def accepted_epoch(
         self, event: LeaderAndIsrResponseReceived | UpdateMetadataResponseReceived
-    ) -> bool:
-        """Whether a broker accepted another controller with our epoch or a higher one."""
-        response = event.response
+    ) -> int | None:
+        """Return the epoch, ours or a higher one, in which a broker accepted another controller.
+
+        None: it refused nothing for that. A broker of Kafka does not say which epoch it is, so ours
+        is raised in steps that become longer.
+        """
+        response, broker_id = event.response, event.broker_id
+        if self._context.is_stale(broker_id, event.header):
+            return None
+        if response.error_code is not Errors.STALE_CONTROLLER_EPOCH:
+            self._guesses.pop(broker_id, None)
+            return None
+        registration = self._context.registrations.get(broker_id)
+        if registration is not None and registration.info.is_of_kafka:
+            return self._guessed_epoch(broker_id)
         return (
-            response.error_code is Errors.STALE_CONTROLLER_EPOCH
-            and response.controller_epoch >= self._context.epoch
-            and not self._context.is_stale(event.broker_id, event.header)
+            response.controller_epoch if response.controller_epoch >= self._context.epoch else None
         )
+
+    def _guessed_epoch(self, broker_id: BrokerId) -> int | None:
+        """Return the end of the next step; None after so many that the fault must be another."""
+        registered = self._context.registrations
+        guesses = max((n for b, n in self._guesses.items() if b in registered), default=0)
+        if guesses >= MAX_GUESSES:
+            self._log.error(
+                "broker %d refuses controller epoch %d, and refused %d lower ones: restart it",
+                *(broker_id, self._context.epoch, guesses),
+            )
+            self._services.outbox.note("broker %d refuses every epoch: restart it", broker_id)
+            return None
+        self._guesses[broker_id] = guesses + 1
+        return self._context.epoch + (1 << guesses) - 1
 
     def on_leader_and_isr(self, event: LeaderAndIsrResponseReceived) -> None:
         """Learn which replicas have failed logs, and which logs work again.

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from regent.core.controller import events
+from regent.core.controller.brokers.responses import MAX_GUESSES
 from regent.core.controller.controller import Controller
 from regent.core.controller.controller_election import ControllerElection
 from regent.core.controller.effects import (
@@ -387,6 +388,54 @@ def test_a_controller_with_a_refused_epoch_is_elected_again_in_a_higher_epoch(
     assert {sent.header.controller_epoch for sent in requests(effects)} == {42}
     assert "t" in active.controller.context.all_topics
     assert active.handle(refused) == [], "the error_response is of the previous epoch"
+
+
+def answered_by_kafka(active: Candidate, accepted: int) -> int:
+    """Answer as brokers 1 and 2, of Kafka, until nothing more is refused; return the elections."""
+    for elections in range(50):
+        epoch = active.controller.context.epoch
+        error = Errors.STALE_CONTROLLER_EPOCH if epoch < accepted else Errors.NONE
+        for broker_id in (elections % 2 + 1, 2 - elections % 2):  # either may be the first
+            stale = error if broker_id == 1 or accepted < 100 else Errors.NONE
+            response = UpdateMetadataResponse(stale)  # it does not say which epoch it has accepted
+            asked = header(active, broker_id, controller_epoch=epoch)
+            active.handle(UpdateMetadataResponseReceived(broker_id, asked, response))
+        if active.controller.context.epoch == epoch:
+            return elections
+    pytest.fail("the controller is elected for ever")
+
+
+def test_the_epoch_is_raised_in_steps_above_what_a_broker_of_kafka_has_accepted(
+    world: World, active: Candidate, caplog: pytest.LogCaptureFixture
+) -> None:
+    for broker_id in (1, 2):
+        world.unregister(broker_id)
+        world.register_as(replace(broker_info(broker_id), control_endpoint=None))
+    active.catch_up()
+    assert answered_by_kafka(active, 90) == 7
+    assert active.controller.context.epoch == 128
+    assert world.zookeeper.snapshot()["/controller_epoch"].data == b"128"
+    assert answered_by_kafka(active, 129) == 1, "the steps begin again after an answer"
+    assert active.controller.context.epoch == 129
+    assert answered_by_kafka(active, MAX_CONTROLLER_EPOCH) == MAX_GUESSES
+    assert active.controller.is_active
+    assert active.controller.context.epoch < 2**18
+    assert "refused 16 lower ones: restart it" in caplog.text
+
+
+def test_a_deposed_controller_resigns_when_its_epoch_is_refused_by_a_broker_of_kafka(
+    world: World, active: Candidate
+) -> None:
+    world.unregister(1)
+    world.register_as(replace(broker_info(1), control_endpoint=None))
+    active.catch_up()
+    asked = header(active, 1)
+    world.zookeeper.remove("/controller")
+    world.elect(2)
+    response = UpdateMetadataResponse(Errors.STALE_CONTROLLER_EPOCH)
+    active.handle(UpdateMetadataResponseReceived(1, asked, response))
+    assert not active.controller.is_active
+    assert world.zookeeper.snapshot()["/controller_epoch"].data == b"2"
 
 
 def test_a_deposed_controller_resigns_when_its_epoch_is_refused(
