@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
@@ -39,7 +40,7 @@ from regent.config.threads import NamedThread, thread_names_begin_with, write_st
 from regent.core.errors import RegentError
 from regent.core.model import MAX_BROKER_ID
 from regent.transport.control.server import PortInUseError
-from regent.zk.client.login import log_in, read_login
+from regent.zk.client.login import SECRET_VARIABLE, log_in, read_login
 from regent.zk.client.zookeeper_client import check_address
 
 logger = logging.getLogger(__name__)
@@ -166,6 +167,9 @@ def _start(
         check_address(options.zookeeper)
     except ValueError as error:
         raise SettingsError(str(error)) from None
+    if not settings.zookeeper.secret_file:
+        named = os.environ.get(SECRET_VARIABLE, "")
+        settings = replace(settings, zookeeper=replace(settings.zookeeper, secret_file=named))
     if settings.zookeeper.secret_file:
         log_in(options.zookeeper, read_login(Path(settings.zookeeper.secret_file)))
     _log_to(options.data_dir, settings.logging)

@@ -9,6 +9,7 @@ import click
 
 from regent.cli.lazy_group import load
 from regent.config.command_line import program
+from regent.config.private_files import keep_files_private
 
 _OWN_OPTIONS: Final = {"ignore_unknown_options": True, "help_option_names": []}
 
@@ -19,6 +20,7 @@ def _job(name: str, module: str, summary: str) -> click.Command:
     @click.command(name, context_settings=_OWN_OPTIONS, help=summary)
     @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
     def command(arguments: tuple[str, ...]) -> None:
+        keep_files_private()  # records, also in the files of Spark's own processes
         sys.exit(load(module, f"jobs {name}").main(arguments))
 
     return command

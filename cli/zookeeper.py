@@ -36,7 +36,7 @@ from regent.transport.local_users import local_users as users_of
 from regent.zk.client.login import SECRET_FILE, log_in, read_login
 from regent.zk.client.operations import ConnectionLossError
 from regent.zk.stores.settings_store import check_settings
-from regent.zk.stores.tree_acls import open_tree, secure_tree
+from regent.zk.stores.tree_acls import check_root, open_tree, secure_tree
 from regent.zk.stores.znode_store import NoClusterError
 
 _STOP_TIMEOUT_S = 10.0
@@ -130,11 +130,14 @@ def client_config(data_dir: Path) -> None:
 def acl(how: str, address: str, secret_file: Path) -> None:
     """Secure every znode of a cluster for one login, or open them to everybody.
 
+    Name the chroot if the brokers have one. Znodes of other applications stay as they are.
+
     Give the login to all brokers first (setting secret_file), then secure the znodes: until then
     brokers with and without it may change them.
     """
     log_in(address, read_login(secret_file))
     try:
+        check_root(address)
         if how == "open":
             open_tree(address)
         else:

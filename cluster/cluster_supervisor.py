@@ -7,6 +7,7 @@ the running processes.
 
 from __future__ import annotations
 
+import os
 import shlex
 import signal
 import time
@@ -44,7 +45,7 @@ from regent.core.errors import BadDataError, RegentError, StorageError
 from regent.core.model import BrokerId
 from regent.transport.control.key_files import KeysDirectory
 from regent.transport.local_users import local_users
-from regent.zk.client.login import Login, log_in, make_login
+from regent.zk.client.login import SECRET_VARIABLE, Login, log_in, make_login
 from regent.zk.stores.tree_acls import open_tree, secure_tree
 
 EXIT_UNCLEAN = 1
@@ -203,6 +204,7 @@ class ClusterSupervisor(SupervisionListener):
 
     def _login(self) -> Login | None:
         """Return the login of this start; None: ZooKeeper is open, as it was before."""
+        os.environ.pop(SECRET_VARIABLE, None)  # its brokers have no login for another ZooKeeper
         secret_file = self._plan.secret_file
         if self._plan.zookeeper_login or secret_file.exists():
             return make_login(secret_file)

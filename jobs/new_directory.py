@@ -35,7 +35,8 @@ def check_is_new(out: str, files: JobFiles) -> None:
 def new_directory(out: str, files: JobFiles) -> Iterator[Path]:
     """Yield an empty directory; when the block ends without an error, it becomes ``out``.
 
-    Otherwise it is removed. Raises ``InputError`` when ``out`` is not empty or not writable.
+    Otherwise it is removed. On this machine only its user may open it. Raises ``InputError`` when
+    ``out`` is not empty or not writable.
     """
     check_is_new(out, files)
     if is_remote(out):
@@ -47,7 +48,7 @@ def new_directory(out: str, files: JobFiles) -> Iterator[Path]:
     unfinished = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     missing = [parent for parent in target.parents if not parent.exists()]
     try:
-        unfinished.mkdir(parents=True)
+        unfinished.mkdir(mode=0o700, parents=True)  # it may have records
     except OSError as error:
         raise InputError(f"cannot write to {out}: {error.strerror}") from None
     try:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from http import HTTPStatus
-from io import BufferedIOBase
+from io import BufferedIOBase, BufferedReader, RawIOBase
 from pathlib import Path
 from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -35,16 +35,18 @@ from regent.config.settings import Settings
 from regent.config.threads import NamedThread
 from regent.core.errors import RegentError
 from regent.transport.control.wakeup import Wakeup
+from regent.transport.kafka.handshakes import first_to_go
 from regent.transport.local_users import EVERYBODY, LocalUsers, rest_after_strangers
 
 if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
+    from _typeshed import ReadableBuffer, WriteableBuffer
 
     # It reads certificates with a library that is not loaded without TLS.
     from regent.transport.kafka.tls import ServerTls
 
 _REQUEST_TIMEOUT_S: Final = 10.0
 _MAX_REQUESTS: Final = 16
+_ROOM_TIMEOUT_S: Final = 1.0
 _PORT_NAME: Final = "metrics port"
 _ACCEPTS_PER_TURN: Final = 32
 _ACCEPT_RETRY_S: Final = 1.0
@@ -82,14 +84,61 @@ class _Starting:
         return False
 
 
+class _Waiting:
+    """A request that waits for its client: to send it, later to read the answer."""
+
+    def __init__(self, sock: socket.socket, client_host: str, timeout_s: float) -> None:
+        """Raise ``OSError`` if there is no descriptor."""
+        self._twin = sock.dup()  # TLS replaces the other one
+        self.client_host = client_host
+        self.ends_at = time.monotonic() + timeout_s
+        """When the whole request must have come."""
+
+    def break_off(self) -> None:
+        """Wake the thread that waits for the client: its connection has ended."""
+        with suppress(OSError):
+            self._twin.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Free the descriptor."""
+        self._twin.close()
+
+
+class _Handled(threading.local):
+    """What the present thread handles."""
+
+    request: _Waiting
+
+
+class _FromClient(RawIOBase):
+    """Reads a request, which must come within its time: a client may send a byte a second."""
+
+    def __init__(self, connection: socket.socket, ends_at: float) -> None:
+        self._connection = connection
+        self._ends_at = ends_at
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        """Read what has come. Raises ``TimeoutError``."""
+        left_s = self._ends_at - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("the request did not come in time")
+        self._connection.settimeout(left_s)
+        return self._connection.recv_into(buffer)
+
+
 class _ToClient(BufferedIOBase):
     """Sends an answer. A client that has left, or does not read, is no fault for ``wsgiref``.
 
     It takes an error for that only if it is a ``ConnectionError``; those of TLS are not.
     """
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, on_begun: Callable[[], object]) -> None:
         self._connection = connection
+        self._on_begun = on_begun
 
     def writable(self) -> bool:
         """Return True."""
@@ -97,6 +146,7 @@ class _ToClient(BufferedIOBase):
 
     def write(self, data: ReadableBuffer) -> int:
         """Send all. Raises ``ConnectionAbortedError``."""
+        self._on_begun()
         try:
             self._connection.sendall(data)
         except OSError as error:
@@ -107,14 +157,21 @@ class _ToClient(BufferedIOBase):
 class _RequestHandler(WSGIRequestHandler):
     """Has a thread of its own and a timeout: a client may connect and send nothing."""
 
+    server: _Server
+
     def setup(self) -> None:
         """Prepare to read a request."""
         super().setup()
-        self.wfile = _ToClient(self.connection)
+        self.rfile.close()
+        waiting = self.server.handled.request
+        self.rfile = BufferedReader(_FromClient(self.connection, waiting.ends_at))
+        self.wfile = _ToClient(self.connection, lambda: self.server.await_client(waiting))
 
     def get_environ(self) -> dict[str, Any]:
         """Return what the request has; also whether the client has shown a certificate."""
         connection = self.connection
+        self.server.on_read(self.server.handled.request)
+        connection.settimeout(self.timeout)
         is_shown = (
             isinstance(connection, ssl.SSLSocket) and connection.getpeercert(True) is not None
         )
@@ -140,6 +197,9 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().__init__(*arguments, **options)
         self.socket.setblocking(False)  # a client may leave before it is accepted
         self._free = threading.Semaphore(_MAX_REQUESTS)
+        self.handled = _Handled()
+        self._waiting: dict[_Waiting, None] = {}  # those that wait for them, the longest first
+        self._lock = threading.Lock()
 
     def accept_some(self) -> float:
         """Accept connections that wait; return for how many seconds none is to be accepted."""
@@ -153,20 +213,65 @@ class _Server(ThreadingMixIn, WSGIServer):
                 return _ACCEPT_RETRY_S
             is_admitted = self.users.admits(request, _PORT_NAME)
             were_refused = were_refused or not is_admitted
-            if not is_admitted or not self._free.acquire(blocking=False):
+            if not is_admitted or not self._take_place():
                 request.close()
                 continue
-            try:
-                self.process_request(request, client_address)
-            except RuntimeError:  # there is no thread for it
+            if not self._begin(request, client_address):
                 self._free.release()
                 request.close()
         return rest_after_strangers(time.monotonic() - began) if were_refused else 0.0
 
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Handle a request on a thread of its own."""
-        arguments = (request, client_address)
-        NamedThread(self.process_request_thread, "metrics-request", arguments).start()
+    def _take_place(self) -> bool:
+        """Take a place for a request; if there is none, that of one that waits for its client."""
+        if self._free.acquire(blocking=False):
+            return True
+        with self._lock:
+            if not self._waiting:
+                return False
+            first = first_to_go(self._waiting)
+            del self._waiting[first]
+            first.break_off()
+        return self._free.acquire(timeout=_ROOM_TIMEOUT_S)
+
+    def _begin(self, request: socket.socket, client_address: Any) -> bool:
+        """Handle a request on a thread of its own; False: no descriptor or no thread is left."""
+        with suppress(OSError, RuntimeError):
+            waiting = _Waiting(request, client_address[0], self.timeout_s)
+            arguments = (request, client_address, waiting)
+            self.await_client(waiting)
+            try:
+                NamedThread(self._handle, "metrics-request", arguments).start()
+            except RuntimeError:
+                self._end(waiting)
+                raise
+            return True
+        return False
+
+    def _handle(self, request: Any, client_address: Any, waiting: _Waiting) -> None:
+        """Handle a request, then let another one in."""
+        self.handled.request = waiting
+        try:
+            self.process_request_thread(request, client_address)
+        finally:
+            self._end(waiting)
+            self._free.release()
+
+    def await_client(self, waiting: _Waiting) -> None:
+        """From now on a request waits for its client."""
+        with self._lock:
+            self._waiting.setdefault(waiting)
+
+    def on_read(self, waiting: _Waiting) -> None:
+        """A request has come: it does not wait. Raises ``ConnectionAbortedError``."""
+        with self._lock:
+            if waiting not in self._waiting:
+                raise ConnectionAbortedError("another request has the place")
+            del self._waiting[waiting]
+
+    def _end(self, waiting: _Waiting) -> None:
+        with self._lock:
+            self._waiting.pop(waiting, None)
+            waiting.close()
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         """Answer a request, encrypted if there are keys; who cannot do that gets no answer."""
@@ -190,13 +295,6 @@ class _Server(ThreadingMixIn, WSGIServer):
             self.log_at = now + _LOG_INTERVAL_S
             logger.warning("%s closed the connection of %s: %s", _PORT_NAME, host, why)
 
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Handle a request, then let another one in."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._free.release()
-
 
 class _Ipv6Server(_Server):
     address_family = socket.AF_INET6
@@ -210,11 +308,12 @@ class MetricsServer:
     no certificate, and then do not say why: only the status is told. Other paths are 404.
 
     If the port is in use, log a warning and use a free one, because a broker can serve without
-    metrics. A client that sends or reads nothing for ``timeout_s`` is disconnected. Raises
-    ``RegentError`` for an unusable address. On loopback ``users`` may connect; 16 requests are
-    answered at a time, and further connections are closed. With ``tls`` they are encrypted. With a
-    ``token`` they must have it (``Authorization: Bearer``), and a certificate if they
-    ``must_prove`` who they are.
+    metrics. A client whose request has not come within ``timeout_s``, or that reads nothing for as
+    long, is disconnected. Raises ``RegentError`` for an unusable address. On loopback ``users`` may
+    connect; 16 requests are answered at a time. A further one takes the place of one that waits for
+    its client, the longest of the network with the most of them; else it is closed. With ``tls``
+    they are encrypted. With a ``token`` they must have it (``Authorization: Bearer``), and a
+    certificate if they ``must_prove`` who they are.
     """
 
     def __init__(

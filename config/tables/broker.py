@@ -98,9 +98,10 @@ class BrokerConfig:
     local_users: str = setting(
         "same",
         "Which users of this machine may connect where the broker listens on loopback, beside its"
-        ' own: "same": no other; "any": all; or names or ids, separated by commas (of the user that'
-        " Prometheus has, for example). Connections of others are closed at once. It is so at the"
-        " ZooKeeper of a `regent cluster`, too. Only Linux can"
+        ' own: "same": no other; "any": all; or names or ids, separated by commas. Connections of'
+        " others are closed at once. It is so at the ZooKeeper of a `regent cluster`, too. Who is"
+        " named may connect to every port: without logins and an authorizer that user may read,"
+        " write and delete every topic, that of Prometheus too. Only Linux can"
         " tell users apart. Where the broker listens on other addresses this has no effect.",
         pattern=r"\s*[^,\s]+\s*(,\s*[^,\s]+\s*)*",
         form="same, any, or users separated by commas",
@@ -332,7 +333,8 @@ class BrokerConfig:
     )
     max_connections_per_ip: int = setting(
         INT_MAX,
-        "How many connections clients at one address may have. Further ones are closed.",
+        "How many connections clients at one address may have, with IPv6 those of one network"
+        " (/64). Further ones are closed.",
         limits=NOT_NEGATIVE,
         scope=Scope.CLUSTER_WIDE,
     )

@@ -24,7 +24,8 @@ class ZooKeeperConfig:
         'The file with the login for ZooKeeper: one line, "user:password", readable by the user of'
         " the broker only. With it the broker logs in (scheme digest), and what it creates has"
         " Kafka's ACLs (zookeeper.set.acl). All brokers, commands and tools must have the same"
-        " login. `regent cluster` makes one for the ZooKeeper that it starts. Empty: no login.",
+        " login. `regent cluster` makes one for the ZooKeeper that it starts. Empty: the file that"
+        " REGENT_ZOOKEEPER_SECRET of the environment names, else no login.",
         ours=True,
     )
     connection_timeout_ms: int = setting(

@@ -6,13 +6,17 @@ Mirrors ``org.apache.kafka.common.security.auth.KafkaPrincipal``, ``SecurityProt
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from regent.core.security.roles import KeyOwner
 
 USER_TYPE: Final = "User"
+
+_REMEMBERED: Final = 10_000
 
 
 class KafkaPrincipal(NamedTuple):
@@ -49,6 +53,21 @@ class SecurityProtocol(Enum):
     def has_sasl(self) -> bool:
         """Whether clients log in."""
         return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
+
+
+@lru_cache(_REMEMBERED)
+def network_of(host: str) -> str:
+    """Return for which network a client counts: with IPv6, one machine has 2^64 addresses.
+
+    ``host`` is an IP address as text. With IPv4 it counts for itself.
+    """
+    if ":" not in host:
+        return host
+    address = ipaddress.IPv6Address(host)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    prefix = ipaddress.IPv6Address(int(address) >> 64 << 64)
+    return f"{prefix}/64" if address.scope_id is None else f"{prefix}%{address.scope_id}/64"
 
 
 @dataclass(frozen=True, slots=True)

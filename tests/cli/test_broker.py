@@ -253,6 +253,17 @@ def test_a_variable_of_the_environment_is_an_option_that_is_not_given(tmp_path: 
     assert "broker.replica_fetch_max_bytes must be" in str(result.exception)
 
 
+def test_a_broker_takes_the_login_of_commands_if_no_setting_names_another(tmp_path: Path) -> None:
+    """Without a login it would make znodes that everybody may change."""
+    where = ["--id", "1", "--zookeeper", "localhost:1", "--data-dir", str(tmp_path / "b")]
+    missing, other = tmp_path / "missing", tmp_path / "other"
+    with_variable = CliRunner(env={SECRET_VARIABLE: str(missing)})
+    assert str(missing) in str(with_variable.invoke(broker, where).exception)
+    refused = with_variable.invoke(broker, [*where, "--secret-file", str(other)]).exception
+    assert str(other) in str(refused)
+    assert str(missing) not in str(refused)
+
+
 def test_no_variable_of_a_setting_is_one_of_commands() -> None:
     variables = {f"REGENT_{name.upper()}" for name in SETTING_OPTIONS}
     assert {PROFILE_VARIABLE, SECRET_VARIABLE} <= VARIABLES_OF_COMMANDS

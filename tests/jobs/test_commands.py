@@ -6,13 +6,16 @@ import codecs
 import gzip
 import importlib
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
+from regent.cli.main import cli
 from regent.jobs.files import JobFiles
 from tests.jobs.journals import GeneratedHistory, write_journals
 
@@ -49,6 +52,18 @@ def run(command: str, *arguments: str, spark: SparkSession | None = None) -> int
     module = importlib.import_module(f"regent.jobs.{MODULES[job]}")
     status: int = module.main([*(w for w in words if w != "--out"), *arguments], spark)
     return status
+
+
+@pytest.mark.parametrize("command", [*MODULES, "backup", "restore"])
+def test_other_users_read_nothing_that_a_job_writes(command: str):
+    """Files of records, also those that Spark's processes make: they inherit the mask."""
+    before = os.umask(0o022)
+    try:
+        result = CliRunner().invoke(cli, ["jobs", *command.split(), "--nonsense"])
+        assert result.exit_code == 2
+        assert os.umask(0o022) == 0o077
+    finally:
+        os.umask(before)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -1,5 +1,6 @@
 """The output directory of a job is written completely, or not at all."""
 
+import stat
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ def test_an_empty_directory_is_used_and_a_failure_leaves_no_files(tmp_path: Path
     assert list(tmp_path.rglob("*")) == [target]
     write(target, "text")
     assert (target / "file").read_text() == "text"
-    assert target.stat().st_mode & 0o700 == 0o700
+    assert stat.S_IMODE(target.stat().st_mode) == 0o700, "nobody else reads what a job copies"
 
 
 def test_missing_parents_are_made_and_removed_after_a_failure(tmp_path: Path):

@@ -13,15 +13,17 @@ import pyspark
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import BadArgumentsError, NoAuthError
-from kazoo.security import OPEN_ACL_UNSAFE
+from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 
 from regent.cluster.embedded_zookeeper import EmbeddedZooKeeper
 from regent.config.command_line import COMMAND
 from regent.config.java import find_java
 from regent.testing import RegentCluster
 from regent.testing.waits import scaled
-from regent.zk.client.login import SECRET_FILE, Acl, acl_of, read_login
+from regent.zk.client.login import SECRET_FILE, Acl, acl_of, log_in, read_login
 from regent.zk.client.operations import Delete
+from regent.zk.client.requests import RequestRefusedError
+from regent.zk.stores.tree_acls import open_tree, secure_tree
 from tests.support.free_ports import ANY_PORTS_OF_A_BROKER
 from tests.support.zookeeper_sessions import apply
 
@@ -152,30 +154,85 @@ def test_kafkas_tools_log_in_as_the_same_user(tmp_path: Path) -> None:
         apply(cluster.zookeeper, Delete(path, node.stat.version))
 
 
-def test_the_znodes_of_another_zookeeper_are_secured_and_opened(tmp_path: Path) -> None:
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
     secret = tmp_path / "secret"
     secret.touch(0o600)
     secret.write_text("operator:s3cret\n")
+    return secret
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[EmbeddedZooKeeper]:
     server = EmbeddedZooKeeper(tmp_path / "zookeeper")
     server.start(scaled(60.0))
-    try:
-        with stranger(server.address) as client:
-            client.create("/kafka")
-            client.create("/kafka/brokers")
-            where = ("--zookeeper", f"{server.address}/kafka", "--secret-file", secret)
-            for how, is_open in (("secure", False), ("open", True), ("secure", False)):
-                done = run("zookeeper", "acl", how, *where)
-                assert done.returncode == 0, done.stderr
-                if is_open:
+    yield server
+    server.stop()
+
+
+def test_znodes_of_others_stay_as_they_are_and_a_missing_chroot_is_named(
+    server: EmbeddedZooKeeper, secret: Path
+) -> None:
+    where = ("--zookeeper", server.address, "--secret-file", secret)
+    with stranger(server.address) as client:
+        client.create("/hbase/rs", b"", makepath=True)
+        client.create("/kafka/config/users", b"", makepath=True)
+        for how in ("secure", "open"):
+            refused = run("zookeeper", "acl", how, *where)
+            assert "there are znodes of others, as /hbase: name the chroot" in refused.stderr
+        client.create("/kafka/brokers/ids", b"", makepath=True)
+        for how in ("secure", "open"):
+            refused = run("zookeeper", "acl", how, *where)
+            assert "there is one at /kafka: name that chroot" in refused.stderr
+        assert all(client.get_acls(path)[0] == OPEN_ACL_UNSAFE for path in tree(client, "/kafka"))
+        client.create("/brokers/ids", b"", makepath=True)
+        assert run("zookeeper", "acl", "secure", *where).returncode == 0
+        for path in ("/hbase", "/hbase/rs", "/kafka", "/kafka/config/users", "/zookeeper"):
+            client.set(path, b"")
+        for path in ("/", "/brokers", "/brokers/ids"):
+            with pytest.raises(NoAuthError):
+                client.set(path, b"")
+
+
+def test_an_interrupted_opening_is_undone_by_the_next_securing(
+    server: EmbeddedZooKeeper, secret: Path
+) -> None:
+    log_in(server.address, read_login(secret))
+    with stranger(server.address) as owner, stranger(server.address) as client:
+        client.create("/brokers/ids", b"", makepath=True)
+        assert secure_tree(server.address)
+        owner.add_auth("digest", "somebody:else")
+        cluster = read_login(secret)
+        client.add_auth(*cluster.auth_data)
+        client.create("/brokers/ids/7", b"", acl=[make_digest_acl("somebody", "else", all=True)])
+        with pytest.raises(RequestRefusedError):
+            open_tree(server.address)
+        owner.delete("/brokers/ids/7")
+    assert secure_tree(server.address), "it is known that something is open"
+    with stranger(server.address) as client:
+        for path in ("/", "/brokers", "/brokers/ids"):
+            with pytest.raises(NoAuthError):
+                client.set(path, b"")
+
+
+def test_the_znodes_of_another_zookeeper_are_secured_and_opened(
+    server: EmbeddedZooKeeper, secret: Path
+) -> None:
+    with stranger(server.address) as client:
+        client.create("/kafka")
+        client.create("/kafka/brokers")
+        where = ("--zookeeper", f"{server.address}/kafka", "--secret-file", secret)
+        for how, is_open in (("secure", False), ("open", True), ("secure", False)):
+            done = run("zookeeper", "acl", how, *where)
+            assert done.returncode == 0, done.stderr
+            if is_open:
+                client.set("/kafka/brokers", b"")
+            else:
+                with pytest.raises(NoAuthError):
                     client.set("/kafka/brokers", b"")
-                else:
-                    with pytest.raises(NoAuthError):
-                        client.set("/kafka/brokers", b"")
-            # One znode of a secured tree that somebody has opened.
-            client.add_auth(*read_login(secret).auth_data)
-            client.set_acls("/kafka/brokers", OPEN_ACL_UNSAFE)
-            assert run("zookeeper", "acl", "secure", *where).returncode == 0
-        with stranger(server.address) as client, pytest.raises(NoAuthError):
-            client.set("/kafka/brokers", b"")
-    finally:
-        server.stop()
+        # One znode of a secured tree that somebody has opened.
+        client.add_auth(*read_login(secret).auth_data)
+        client.set_acls("/kafka/brokers", OPEN_ACL_UNSAFE)
+        assert run("zookeeper", "acl", "secure", *where).returncode == 0
+    with stranger(server.address) as client, pytest.raises(NoAuthError):
+        client.set("/kafka/brokers", b"")

@@ -2,7 +2,7 @@
 
 A handshake takes milliseconds of a processor, and as long as its client likes. So the loop waits
 for clients, which costs a socket each, and few threads calculate. Who connects and says nothing
-keeps nobody out: when there are too many, one of the address with the most of them has to go.
+keeps nobody out: when there are too many, one of the network with the most of them has to go.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from regent.config.threads import named_executor
-from regent.core.security.session import KafkaPrincipal
+from regent.core.security.session import KafkaPrincipal, network_of
 from regent.transport.kafka.metrics import Closed
 from regent.transport.kafka.tls_socket import TlsSocket
 from regent.transport.kafka.tls_stream import close_refused, has_left
@@ -66,10 +66,10 @@ C = TypeVar("C", bound=HasClient)
 
 
 def first_to_go(waiting: Collection[C]) -> C:
-    """Return the oldest of the address with the most of them; ``waiting`` has the oldest first."""
-    of_addresses = Counter(one.client_host for one in waiting)
-    busiest = of_addresses.most_common(1)[0][0]
-    return next(one for one in waiting if one.client_host == busiest)
+    """Return the oldest of the network with the most of them; ``waiting`` has the oldest first."""
+    networks = [network_of(one.client_host) for one in waiting]
+    busiest = Counter(networks).most_common(1)[0][0]
+    return next(one for one, its in zip(waiting, networks, strict=True) if its == busiest)
 
 
 class Handshakes:

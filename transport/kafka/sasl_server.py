@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-import ipaddress
 import itertools
 import logging
 import threading
@@ -35,7 +34,7 @@ from regent.core.security.sasl_login import (
     SaslServer,
     invalid_credentials,
 )
-from regent.core.security.session import Session
+from regent.core.security.session import Session, network_of
 from regent.transport.kafka.api import (
     KafkaAnswer,
     KafkaApi,
@@ -99,12 +98,12 @@ class LoginSteps:
         """A heap: the first is done next."""
         self._failed: dict[str, tuple[int, float]] = {}  # how often and when, the oldest first
 
-    async def run(self, step: Callable[[], _Outcome], client_host: str, under_way: int) -> _Outcome:
-        """Return what ``step`` does, which raises nothing; ``under_way``: the address's logins.
+    async def run(self, step: Callable[[], _Outcome], network: str, under_way: int) -> _Outcome:
+        """Return what ``step`` does, which raises nothing; ``under_way``: the network's logins.
 
         Raises ``RuntimeError`` if no thread can be started.
         """
-        failures, at = self._failed.get(_network(client_host), (0, 0.0))
+        failures, at = self._failed.get(network, (0, 0.0))
         if time.monotonic() >= at + _FAILURE_COUNTS_S:
             failures = 0
         future: Future[_Outcome] = Future()
@@ -118,9 +117,9 @@ class LoginSteps:
                 raise
         return await asyncio.wrap_future(future)
 
-    def count_failure(self, client_host: str) -> None:
-        """A login of this address failed. Called on the loop's thread, as ``run``."""
-        network, now = _network(client_host), time.monotonic()
+    def count_failure(self, network: str) -> None:
+        """A login of this network failed. Called on the loop's thread, as ``run``."""
+        now = time.monotonic()
         failures, at = self._failed.pop(network, (0, 0.0))
         self._failed[network] = (failures + 1 if now < at + _FAILURE_COUNTS_S else 1, now)
         if len(self._failed) > _MAX_FAILED:
@@ -149,11 +148,6 @@ class LoginSteps:
         future.set_result(step())
 
 
-def _network(host: str) -> str:
-    """Return who has an address: with IPv6, one machine has many."""
-    return str(ipaddress.ip_network(f"{host}/64", strict=False)) if ":" in host else host
-
-
 class SaslListener:
     """What the logins of a listener share. ``mechanisms`` begin a login each.
 
@@ -171,7 +165,7 @@ class SaslListener:
         self.limits = limits
         self.steps = LoginSteps()
         self.logging_in: Counter[str] = Counter()
-        """The connections of each address that have not logged in."""
+        """The connections of each network that have not logged in."""
 
     def apis(self) -> list[KafkaApi]:
         """Return the APIs that are advertised; their requests are the authenticators'."""
@@ -223,6 +217,7 @@ class SaslServerAuthenticator:
     ) -> None:
         self._listener = listener
         self._session = session
+        self._network = network_of(session.client_host)
         self._connection = connection
         self._metrics = metrics
         self._name = name  # the listener's
@@ -258,12 +253,12 @@ class SaslServerAuthenticator:
 
     def begin(self) -> None:
         """Expect a login. Raises ``LoginRefusedError``."""
-        host, limit = self._session.client_host, self._listener.limits.logins_of_address
-        if self._listener.logging_in[host] >= limit:
+        limit = self._listener.limits.logins_of_address
+        if self._listener.logging_in[self._network] >= limit:
             raise LoginRefusedError(
                 Closed.TOO_MANY_LOGINS, f"{limit} connections have not logged in, more are closed"
             )
-        self._listener.logging_in[host] += 1
+        self._listener.logging_in[self._network] += 1
         self._is_counted = True
         self._start_timer()
 
@@ -274,10 +269,9 @@ class SaslServerAuthenticator:
             self._timer = None
         if self._is_counted:
             self._is_counted = False
-            host = self._session.client_host
-            self._listener.logging_in[host] -= 1
-            if not self._listener.logging_in[host]:
-                del self._listener.logging_in[host]
+            self._listener.logging_in[self._network] -= 1
+            if not self._listener.logging_in[self._network]:
+                del self._listener.logging_in[self._network]
 
     def admit(self, api_key: int) -> None:
         """Raise ``LoginRefusedError`` if a request must not be read any further."""
@@ -390,9 +384,9 @@ class SaslServerAuthenticator:
         server = self._server
         if self._refusal is not None or server is None:
             raise SaslAuthenticationError(self._refusal or "Authentication failed: no handshake")
-        listener, host = self._listener, self._session.client_host
+        steps, under_way = self._listener.steps, self._listener.logging_in[self._network]
         step = partial(self._evaluate, server, token)
-        reply = await listener.steps.run(step, host, listener.logging_in[host])
+        reply = await steps.run(step, self._network, under_way)
         if isinstance(reply, SaslAuthenticationError):
             raise reply
         if server.login is None:
@@ -443,10 +437,11 @@ class SaslServerAuthenticator:
         self._server = None
         if self._timer is not None:
             self._timer.cancel()
-        client = self._session.client_host
-        self._listener.steps.count_failure(client)
+        self._listener.steps.count_failure(self._network)
         detail = f"{self._mechanism}: {detail}" if self._mechanism else detail
-        self._metrics.count_closed(Closed.FAILED_AUTHENTICATION, self._name, client, detail)
+        self._metrics.count_closed(
+            Closed.FAILED_AUTHENTICATION, self._name, self._session.client_host, detail
+        )
         await asyncio.sleep(self._listener.limits.failure_delay_ms / 1000)
         self._connection.end()
 

@@ -6,6 +6,7 @@ import http.client
 import socket
 import struct
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -54,18 +55,77 @@ def test_a_silent_connection_is_closed(
     assert capsys.readouterr() == ("", "")
 
 
-def test_sixteen_requests_are_answered_at_a_time_and_the_others_are_closed_at_once() -> None:
-    server = MetricsServer(HOST, 0, timeout_s=scaled(60))
-    with closing(server), ExitStack() as stack:
-        connections = [
+def test_a_client_that_sends_a_byte_now_and_then_is_closed_at_its_time(
+    server: MetricsServer,
+) -> None:
+    with socket.create_connection((HOST, server.port), timeout=scaled(0.02)) as slow:
+        began = time.monotonic()
+        is_open = True
+        while is_open and time.monotonic() < began + scaled(10):
+            try:
+                slow.sendall(b"G")
+                is_open = slow.recv(1) != b""
+            except TimeoutError:
+                continue
+            except OSError:
+                is_open = False
+    assert not is_open
+
+
+def request_nothing(client: socket.socket) -> None:
+    """Stay silent."""
+
+
+def request_and_read_nothing(client: socket.socket) -> None:
+    client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+
+
+@pytest.mark.parametrize("act", [request_nothing, request_and_read_nothing])
+@pytest.mark.parametrize("metrics_tls", [False, True])
+def test_clients_for_which_their_requests_wait_keep_no_probe_out(
+    tmp_path: Path, act: Callable[[socket.socket], None], metrics_tls: bool
+) -> None:
+    """Kubernetes kills a broker that does not answer."""
+    authority, source = Authority(tmp_path), Source()
+    source.may_tell.set()
+    with (
+        closing(opened(metrics_tls=metrics_tls, tls=authority.config())) as server,
+        ExitStack() as stack,
+    ):
+        server.publish(source)
+        for _ in range(2 * 16):
+            client: socket.socket = socket.create_connection((HOST, server.port), scaled(10))
+            stack.enter_context(client)
+            if metrics_tls and act is not request_nothing:
+                wrap = authority.client_context().wrap_socket
+                client = stack.enter_context(wrap(client, server_hostname="localhost"))
+            act(client)
+        scheme, context = ("https", authority.client_context()) if metrics_tls else ("http", None)
+        for _ in range(3):
+            url = f"{scheme}://{HOST}:{server.port}/health"
+            with urllib.request.urlopen(url, timeout=scaled(5), context=context) as answer:
+                assert answer.status == 200
+        assert requests_under_way() <= 16
+
+
+def test_the_longest_silent_client_makes_room_and_a_request_that_is_handled_does_not() -> None:
+    source = Source()
+    with closing(MetricsServer(HOST, 0, timeout_s=scaled(60))) as server, ExitStack() as stack:
+        server.publish(source)
+        clients = [
             stack.enter_context(socket.create_connection((HOST, server.port), timeout=scaled(10)))
             for _ in range(17)
         ]
-        assert connections[16].recv(1) == b""
-        connections[0].sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
-        assert connections[0].recv(12) == b"HTTP/1.0 200"
-        while connections[0].recv(65_536):
-            pass
+        assert clients[0].recv(1) == b""
+        for client in clients[1:]:
+            client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        eventually(lambda: source.asked == 16, "all are handled")
+        further = socket.create_connection((HOST, server.port), timeout=scaled(10))
+        assert stack.enter_context(further).recv(1) == b""
+        source.may_tell.set()
+        for client in clients[1:]:
+            assert client.recv(12) == b"HTTP/1.0 200"
+            client.close()
         url = f"http://{HOST}:{server.port}/metrics"
         eventually(lambda: answers(url), "another request is answered")
 
@@ -164,8 +224,10 @@ class Source:
 
     def __init__(self) -> None:
         self.is_asked, self.may_tell = threading.Event(), threading.Event()
+        self.asked = 0
 
     def collect(self) -> Iterator[Family]:
+        self.asked += 1
         self.is_asked.set()
         assert self.may_tell.wait(scaled(10))
         for number in range(200):

@@ -128,6 +128,14 @@ def test_each_address_has_the_default_for_itself():
         assert rates.record(address, 0) > 0
 
 
+def test_a_machine_with_many_addresses_has_the_default_once():
+    rates = ConnectionRates(WINDOW)
+    rates.set_limits({"ips/<default>": 1, "ips/2001%3Adb8%3A%3A99": 2})
+    waits = [rates.record(f"2001:db8::{number:x}", 0) for number in range(1, 12)]
+    assert waits == [0] * 10 + [1_000]
+    assert rates.record("2001:db8:0:1::1", 0) == rates.record("2001:db8::99", 0) == 0
+
+
 def test_new_connections_wait_while_there_are_too_many_a_second():
     rate = ConnectionRate(WINDOW, 1)
     assert [rate.record(0) for _ in range(12)] == [0] * 10 + [1_000] * 2

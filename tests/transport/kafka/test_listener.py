@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count, islice
 
 import pytest
@@ -20,14 +20,15 @@ from kafka.protocol.metadata import ApiVersionsRequest
 
 from regent.core.errors import RegentError
 from regent.core.model import EndPoint
-from regent.core.security.session import Session
+from regent.core.security.session import Session, network_of
 from regent.testing.waits import eventually, scaled
 from regent.transport.control.server import PortInUseError
 from regent.transport.descriptors import RESERVED_DESCRIPTORS, Descriptors
-from regent.transport.kafka.acceptor import SharedLimits
+from regent.transport.kafka.acceptor import AddressQuotas, SharedLimits
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.api_versions import ClientSoftware
 from regent.transport.kafka.framing import Outgoing
+from regent.transport.kafka.handshakes import first_to_go
 from regent.transport.kafka.limits import MAX_BYTES_WITHOUT_RECORDS, KafkaLimits
 from regent.transport.kafka.listener import KafkaListener
 from regent.transport.kafka.listener_loop import ListenerLoop
@@ -304,6 +305,46 @@ def test_the_connections_of_an_address_are_limited_and_other_addresses_can_conne
             settle(first)
         with RawClient(listener, "127.0.0.3") as again:
             assert again.ask(b"now") == b"now"
+
+
+@pytest.mark.parametrize(
+    ("host", "network"),
+    [
+        ("192.0.2.1", "192.0.2.1"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("fe80::5%eth0", "fe80::%eth0/64"),
+    ],
+)
+def test_a_client_counts_for_its_network(host: str, network: str):
+    assert network_of(host) == network
+
+
+def test_the_addresses_of_one_machine_with_ipv6_have_the_limit_together():
+    quotas = AddressQuotas(2, {"2001:db8::9": 5})
+    strangers = [f"2001:db8::{number}" for number in range(1, 4)]
+    for _ in range(4):
+        assert quotas.admit("2001:db8::9") is None
+    assert [quotas.admit(address) is None for address in strangers] == [True, True, False]
+    assert quotas.admit("2001:db8:0:1::1") is quotas.admit("192.0.2.1") is None
+    assert quotas.admit("2001:db8::9") is None
+    assert quotas.admit("2001:db8::9") is not None
+    quotas.change(3, {})
+    assert quotas.admit(strangers[2]) is not None, "it has no limit of its own any more"
+    for address in ["2001:db8::9"] * 5 + strangers[:2]:
+        quotas.release(address)
+    assert [quotas.admit(strangers[0]) is None for _ in range(4)] == [True] * 3 + [False]
+
+
+@dataclass
+class Waits:
+    client_host: str
+
+
+def test_a_machine_with_many_addresses_drives_no_user_out():
+    user = Waits("2001:db8:0:1::1")
+    strangers = [Waits(f"2001:db8::{number:x}") for number in range(1, 64)]
+    assert first_to_go([user, *strangers]) is strangers[0]
 
 
 def test_a_host_that_has_no_address_can_have_no_limit(listen: Listen):

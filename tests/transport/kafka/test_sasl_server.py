@@ -26,13 +26,19 @@ from regent.core.protocol.messages.authentication import (
 from regent.core.security.oauthbearer import acknowledged, bearer_token_message
 from regent.core.security.plain import plain_token
 from regent.core.security.sasl_login import invalid_credentials
+from regent.core.security.session import Session
 from regent.testing.waits import eventually, scaled
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.limits import KafkaLimits
 from regent.transport.kafka.listener import DEFAULT_LIMITS, KafkaListener
 from regent.transport.kafka.message_codec import decoded, encoded
 from regent.transport.kafka.metrics import Closed, ListenerMetrics
-from regent.transport.kafka.sasl_server import SaslListener
+from regent.transport.kafka.sasl_server import (
+    ConnectionOfLogin,
+    LoginRefusedError,
+    SaslListener,
+    SaslServerAuthenticator,
+)
 from tests.support.sasl_users import MECHANISMS, NAME, PASSWORD, sasl_for_test, unsecured_token
 from tests.transport.kafka.raw_client import RawClient, framed, request_bytes
 from tests.transport.kafka.test_tls_listener import no_new_thread
@@ -391,6 +397,29 @@ def test_an_address_has_a_few_connections_that_have_not_logged_in(server: Server
             fourth.log_in()
             assert fourth.who() == first.who() == f"User:{NAME}"
     eventually(lambda: not server.sasl.logging_in, "no login is left")
+
+
+def test_the_addresses_of_one_machine_with_ipv6_have_the_logins_of_one(server: Server):
+    server.limit(logins_of_address=2)
+
+    def login(host: str) -> SaslServerAuthenticator:
+        session = Session(host)
+        does_nothing = ConnectionOfLogin(lambda _: None, lambda: None, lambda *_: None)
+        return SaslServerAuthenticator(server.sasl, session, does_nothing, server.metrics, "")
+
+    async def begin() -> None:
+        logins = [login(f"2001:db8::{number}") for number in range(1, 4)]
+        logins[0].begin()
+        logins[1].begin()
+        with pytest.raises(LoginRefusedError, match="2 connections have not logged in"):
+            logins[2].begin()
+        login_elsewhere = login("2001:db8:0:1::1")
+        login_elsewhere.begin()
+        for one in (*logins, login_elsewhere):
+            one.stop()
+
+    asyncio.run(begin())
+    assert not server.sasl.logging_in
 
 
 def test_strangers_who_try_passwords_without_end_keep_no_user_out(server: Server):
