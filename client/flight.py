@@ -18,11 +18,13 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from regent.client.controller_ref import ControllerRef, batches, refusal
+from regent.client.move_pause import slow_new_moves
 from regent.client.moves import (
     Move,
     MoveState,
     Obstacle,
     Standing,
+    as_moves,
     not_registered,
     read_obstacles,
     read_progress,
@@ -67,11 +69,6 @@ def ongoing_reassignments(
             deadline=deadline,
         ).assignments
     return dict(sorted(found.items()))
-
-
-def as_moves(assignments: Mapping[TopicPartition, ReplicaAssignment]) -> dict[TopicPartition, Move]:
-    """Return the moves that are in progress."""
-    return {p: Move(p, a.origin_replicas, a.target_replicas) for p, a in assignments.items()}
 
 
 def _alteration(
@@ -304,7 +301,7 @@ class Flight:
         return self.moved, self.begun, len(self.changed), len(self.refused)
 
     def _step(self, admin: ZkAdminStore, controller: ControllerRef) -> None:
-        paused = self._pause() or ("all moves are paused" if admin.read_moves_pause() else "")
+        paused = self._why_paused(admin)
         self.is_paused = bool(paused)
         answer = controller.ask(
             ListPartitionReassignmentsRequest.of(),
@@ -317,12 +314,15 @@ class Flight:
         observed = time.monotonic()
         back = self._observe(admin, ongoing, live)
         # Not cancelled: the controller would keep the replicas, and change their order.
-        self._submit(back, controller, observed)
+        self._submit(back, admin, controller, observed)
         others = [] if self._options.additional else self.moved_by_others(ongoing)
         self.obstacle = failure or paused or (f"others move {listed(others)}" if others else "")
         if not self.obstacle:
             observed = time.monotonic()
-            self._submit(self._ready(admin, ongoing, live), controller, observed)
+            self._submit(self._ready(admin, ongoing, live), admin, controller, observed)
+
+    def _why_paused(self, admin: ZkAdminStore) -> str:
+        return self._pause() or ("all moves are paused" if admin.read_moves_pause() else "")
 
     def _observe(
         self, admin: ZkAdminStore, ongoing: Ongoing, live: Collection[BrokerId]
@@ -395,14 +395,20 @@ class Flight:
         if self._waiting.pop(move.partition, None) or self.in_flight.pop(move.partition, None):
             self.work -= self._work_of(move)
 
-    def _submit(self, moves: Sequence[Move], controller: ControllerRef, observed: float) -> None:
+    def _submit(
+        self,
+        moves: Sequence[Move],
+        admin: ZkAdminStore,
+        controller: ControllerRef,
+        observed: float,
+    ) -> None:
         """Begin moves, or turn the opposite ones, which were observed at that time.
 
         A repeated request has no further effect. Without an answer the moves are in flight: the
         next observation shows whether they have begun.
         """
         for batch in batches(moves, _ROWS_PER_REQUEST):
-            if self._pause() or time.monotonic() - observed > _FRESH_S:
+            if self._why_paused(admin) or time.monotonic() - observed > _FRESH_S:
                 return
             for move in batch:
                 self._sort(Standing(move, MoveState.MOVING))
@@ -413,6 +419,7 @@ class Flight:
                 limit_s=_SUBMIT_S,
             )
             self._silence = controller.failure if answer is None else ""
+            slow_new_moves(admin)  # a pause that was written meanwhile has not listed them
             if answer is not None:
                 self._note_refusals(answer)
                 self.begun += sum(move.partition in self.in_flight for move in batch)

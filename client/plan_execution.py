@@ -31,14 +31,13 @@ from regent.client.flight import (
     DEFAULTS,
     ExecutionOptions,
     Flight,
-    as_moves,
     ongoing_reassignments,
 )
 from regent.client.live_brokers import read_live_brokers
 from regent.client.log_sizes import read_log_dirs
-from regent.client.move_pause import refuse_if_paused
+from regent.client.move_pause import refuse_if_paused, slow_new_moves
 from regent.client.move_throttle import add_throttle, remove_throttle
-from regent.client.moves import Move, ids
+from regent.client.moves import Move, as_moves, ids
 from regent.client.plan_directory import (
     PAUSED,
     ROLLING_BACK,
@@ -270,6 +269,8 @@ class _Execution:
             self._line.show("setting the throttle")
             keep_note = partial(self._plan.leave, THROTTLE)
             add_throttle(admin.configs, moves, rate, keep_note, self._plan.read(THROTTLE))
+            slow_new_moves(admin)  # this may have set higher rates than a pause
+            refuse_if_paused(admin)
 
     def _advance(self, admin: ZkAdminStore, controller: ControllerRef) -> None:
         flight = self._flight
