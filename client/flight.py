@@ -171,12 +171,13 @@ class Flight:
         self.changed: dict[TopicPartition, Standing] = {}
         """Partitions that others have reassigned since."""
         self.refused: dict[TopicPartition, str] = {}
-        """Partitions that cannot be moved, with the reasons."""
+        """Partitions that cannot be moved or that others have turned back, with the reasons."""
         self.in_flight: dict[TopicPartition, Move] = {}
         self.obstacle = ""
         """Why no move may begin now."""
         self.is_paused = False
         """Whether somebody has paused this plan, or all moves."""
+        self._seen: set[TopicPartition] = set()  # moving, or at the target
         self._waiting: dict[TopicPartition, WaitingMove] = {}
         self._obstacles: Mapping[TopicPartition, Obstacle] = {}
         self._silence = ""  # why the controller did not answer the last request
@@ -247,6 +248,7 @@ class Flight:
 
     def look(self, admin: ZkAdminStore) -> None:
         """Read how far all moves are that were not given up."""
+        self._seen.clear()
         given_up = self.changed.keys() | self.refused.keys()
         found = survey(admin, [m for p, m in self._moves.items() if p not in given_up])
         for standing in found:
@@ -335,6 +337,8 @@ class Flight:
         moves = self.in_flight.values()
         going_on = [move for move in moves if targets.get(move.partition) == move.target]
         unclear = [move for move in moves if targets.get(move.partition) != move.target]
+        if unclear:
+            admin.topics.sync()  # or a move that has ended may seem not to have begun
         standings = [Standing(move, MoveState.MOVING) for move in going_on]
         standings += survey(admin, unclear)
         self._obstacles = read_obstacles(admin, standings, live)
@@ -373,11 +377,21 @@ class Flight:
         return len(move.added) * (move.bytes if self._has_bytes else 1)
 
     def _sort(self, standing: Standing) -> None:
-        """Put a move where its state belongs; one whose request was lost waits again."""
+        """Put a move where its state belongs; one whose request was lost waits again.
+
+        A move that was seen, and is at its beginning again, was cancelled by others.
+        """
         move, state = standing.move, standing.state
         if state is MoveState.MOVING_BACK and not self._cancels:
             state = MoveState.CHANGED
+        if state in (MoveState.MOVING, MoveState.REACHED):
+            self._seen.add(move.partition)
+        elif state is MoveState.MOVING_BACK:
+            self._seen.discard(move.partition)  # by an ended execution of the plan
         match state:
+            case MoveState.TO_MOVE if move.partition in self._seen:
+                self._close(move)
+                self.refused[move.partition] = "another command has turned it back"
             case MoveState.TO_MOVE:
                 self.in_flight.pop(move.partition, None)
                 self._waiting.setdefault(move.partition, WaitingMove(move))
@@ -411,7 +425,8 @@ class Flight:
             if self._why_paused(admin) or time.monotonic() - observed > _FRESH_S:
                 return
             for move in batch:
-                self._sort(Standing(move, MoveState.MOVING))
+                self._waiting.pop(move.partition, None)
+                self.in_flight[move.partition] = move
             answer = controller.ask(
                 _alteration(batch),
                 AlterPartitionReassignmentsResponse,

@@ -53,6 +53,7 @@ def slow_new_moves(admin: ZkAdminStore) -> None:
     Who begins moves looks for a pause just before, but one may be written and have listed the moves
     while the request is on its way. Raises as ``pause_moves``.
     """
+    admin.topics.sync()
     if admin.read_moves_pause() is not None:
         try:
             _slow(admin)
