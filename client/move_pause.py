@@ -15,6 +15,7 @@ from typing import Final
 from regent.client.move_throttle import remove_throttle, set_throttle, throttle_note
 from regent.client.moves import Move, ReassignmentError, as_moves
 from regent.config.command_line import program
+from regent.core.errors import RegentError
 from regent.core.model import TopicPartition
 from regent.core.ports import TopicAssignment
 from regent.core.quantities import span_text
@@ -30,21 +31,32 @@ def pause_moves(admin: ZkAdminStore) -> int:
     """Throttle the moves in flight, and keep others from beginning; return how many are in flight.
 
     Done again, it also throttles the moves that have begun since. Two may do it at once: neither
-    takes the rate of the other for one from before. Raises ``BadDataError``, ``ConflictError``, and
-    ``ReassignmentError`` if another command resumes the moves meanwhile or there are too many.
+    takes the rate of the other for one from before. Raises ``ReassignmentError``: if another
+    command resumes the moves meanwhile, there are too many, or it fails, maybe by half.
     """
     now_ms = time.time_ns() // 1_000_000
     was_paused = admin.read_moves_pause() is not None
-    admin.change_moves_pause(lambda pause: pause or MovesPause(now_ms))  # no other one begins now
     try:
+        admin.change_moves_pause(lambda pause: pause or MovesPause(now_ms))  # no other begins now
         number = _slow(admin)
     except RequestTooLargeError as error:
         if not was_paused:
-            admin.change_moves_pause(lambda _: None)
+            resume_moves(admin)
         raise _too_many(error) from error
+    except RegentError as error:
+        raise ReassignmentError(f"{error}; {half_paused()}") from error
     if number is None:
         raise ReassignmentError("another command resumed the moves meanwhile")
     return number
+
+
+def half_paused() -> str:
+    """Return what to do after a pause that has not come to its end."""
+    command = f"{program()} reassign"
+    return (
+        "the moves may be paused, but not all of them slowed:"
+        f" `{command} --pause` again completes it, `{command} --resume` ends it"
+    )
 
 
 def slow_new_moves(admin: ZkAdminStore) -> None:
