@@ -12,7 +12,7 @@ from regent.cli.output import Output, examples, note, output_option, print_json
 from regent.client.cluster_connection import Cluster, pass_cluster
 from regent.client.live_brokers import not_registered, read_live_brokers
 from regent.client.log_dir_moves import LogDirMoveState, LogDirs
-from regent.client.move_pause import pause_moves, paused_for, resume_moves
+from regent.client.move_pause import half_paused, pause_moves, paused_for, resume_moves
 from regent.client.move_throttle import are_throttled, clear_throttles
 from regent.client.moves import Move, ReassignmentError, read_progress
 from regent.client.partition_files import (
@@ -175,7 +175,11 @@ def reassign(cluster: Cluster, /, timeout_ms: int | None, output: str, **options
 
 
 def _pause(admin: ZkAdminStore, output: str) -> None:
-    count = pause_moves(admin)
+    try:
+        count = pause_moves(admin)
+    except KeyboardInterrupt:
+        note(half_paused())
+        raise
     if output == Output.JSON:
         print_json({"paused": count})
     else:

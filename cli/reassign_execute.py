@@ -17,12 +17,12 @@ from regent.cli.output import Output, note, print_json
 from regent.cli.remote_actors import controller_of
 from regent.cli.topic_options import read_existing
 from regent.cli.waiting import Explained, Progress
-from regent.client.flight import Flight, as_moves, ongoing_reassignments
+from regent.client.flight import Flight, ongoing_reassignments
 from regent.client.live_brokers import not_registered, read_live_brokers
 from regent.client.log_dir_moves import LogDirMoveState, LogDirs
-from regent.client.move_pause import paused_for, refuse_if_paused
+from regent.client.move_pause import paused_for, refuse_if_paused, slow_new_moves
 from regent.client.move_throttle import write_log_dirs_throttle, write_throttle
-from regent.client.moves import Move, ReassignmentError, ids
+from regent.client.moves import Move, ReassignmentError, as_moves, ids
 from regent.client.obstacles import move_obstacles, move_throttles
 from regent.client.partition_files import ReassignmentFile, TopicPartitionReplica, reassignment_json
 from regent.client.pauses import pauses
@@ -61,8 +61,7 @@ def execute(
     deadline = time.monotonic() + timeout_ms / 1000
     refuse_if_paused(admin)
     targets = plan.replicas
-    assignments = _assignments(admin, targets)
-    current = {p: assignment.origin_replicas for p, assignment in assignments.items()}
+    current = {p: a.origin_replicas for p, a in _assignments(admin, targets).items()}
     _check_brokers(admin, targets, current)
     log_dirs = LogDirs(read_live_brokers(admin))
     places = {m.replica: m.current for m in log_dirs.check(plan.log_dirs) if m.current is not None}
@@ -78,6 +77,7 @@ def execute(
         log_dirs.alter({r: path for r, path in plan.log_dirs.items() if r not in places})
         flight = Flight(list(moves.values()))
         flight.submit_all(controller, deadline=deadline)
+        slow_new_moves(admin)  # a pause that was written meanwhile has not listed them
     problems = ["Error reassigning partition(s):", *_lines(flight)] if flight.refused else []
     started = list(flight.in_flight)
     moved = {r: path for r, path in plan.log_dirs.items() if r.topic_partition in flight.in_flight}
@@ -86,7 +86,7 @@ def execute(
         _say(f"Successfully started {which}", output)
     problems += _begin_log_dir_moves(log_dirs, moved, deadline=deadline, output=output)
     if started and wait:
-        unfinished = _await_moves(admin, flight, timeout_ms=timeout_ms, deadline=deadline)
+        unfinished = _await_moves(admin, flight, timeout_ms, deadline)
         unfinished += _await_log_dir_moves(log_dirs, moved, timeout_ms, deadline)
         problems += unfinished
         if not unfinished:
@@ -227,6 +227,8 @@ def _throttle(
     if throttles.log_dirs is not None:
         write_log_dirs_throttle(admin.configs, log_dir_brokers, throttles.log_dirs)
         _say(f"The replica-alter-dir throttle limit was set to {throttles.log_dirs} B/s", output)
+    slow_new_moves(admin)  # the throttle may be higher than that of a pause
+    refuse_if_paused(admin)
 
 
 # --- messages -------------------------------------------------------------------------------------
@@ -260,7 +262,7 @@ def _lines(flight: Flight) -> list[str]:
 
 
 def _await_moves(
-    admin: ZkAdminStore, flight: Flight, *, timeout_ms: int, deadline: float
+    admin: ZkAdminStore, flight: Flight, timeout_ms: int, deadline: float
 ) -> list[str]:
     """Wait until no partition is being reassigned; return the problems.
 

@@ -18,11 +18,13 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from regent.client.controller_ref import ControllerRef, batches, refusal
+from regent.client.move_pause import slow_new_moves
 from regent.client.moves import (
     Move,
     MoveState,
     Obstacle,
     Standing,
+    as_moves,
     not_registered,
     read_obstacles,
     read_progress,
@@ -67,11 +69,6 @@ def ongoing_reassignments(
             deadline=deadline,
         ).assignments
     return dict(sorted(found.items()))
-
-
-def as_moves(assignments: Mapping[TopicPartition, ReplicaAssignment]) -> dict[TopicPartition, Move]:
-    """Return the moves that are in progress."""
-    return {p: Move(p, a.origin_replicas, a.target_replicas) for p, a in assignments.items()}
 
 
 def _alteration(
@@ -174,12 +171,13 @@ class Flight:
         self.changed: dict[TopicPartition, Standing] = {}
         """Partitions that others have reassigned since."""
         self.refused: dict[TopicPartition, str] = {}
-        """Partitions that cannot be moved, with the reasons."""
+        """Partitions that cannot be moved or that others have turned back, with the reasons."""
         self.in_flight: dict[TopicPartition, Move] = {}
         self.obstacle = ""
         """Why no move may begin now."""
         self.is_paused = False
         """Whether somebody has paused this plan, or all moves."""
+        self._seen: set[TopicPartition] = set()  # moving, or at the target
         self._waiting: dict[TopicPartition, WaitingMove] = {}
         self._obstacles: Mapping[TopicPartition, Obstacle] = {}
         self._silence = ""  # why the controller did not answer the last request
@@ -250,6 +248,7 @@ class Flight:
 
     def look(self, admin: ZkAdminStore) -> None:
         """Read how far all moves are that were not given up."""
+        self._seen.clear()
         given_up = self.changed.keys() | self.refused.keys()
         found = survey(admin, [m for p, m in self._moves.items() if p not in given_up])
         for standing in found:
@@ -304,7 +303,7 @@ class Flight:
         return self.moved, self.begun, len(self.changed), len(self.refused)
 
     def _step(self, admin: ZkAdminStore, controller: ControllerRef) -> None:
-        paused = self._pause() or ("all moves are paused" if admin.read_moves_pause() else "")
+        paused = self._why_paused(admin)
         self.is_paused = bool(paused)
         answer = controller.ask(
             ListPartitionReassignmentsRequest.of(),
@@ -317,12 +316,15 @@ class Flight:
         observed = time.monotonic()
         back = self._observe(admin, ongoing, live)
         # Not cancelled: the controller would keep the replicas, and change their order.
-        self._submit(back, controller, observed)
+        self._submit(back, admin, controller, observed)
         others = [] if self._options.additional else self.moved_by_others(ongoing)
         self.obstacle = failure or paused or (f"others move {listed(others)}" if others else "")
         if not self.obstacle:
             observed = time.monotonic()
-            self._submit(self._ready(admin, ongoing, live), controller, observed)
+            self._submit(self._ready(admin, ongoing, live), admin, controller, observed)
+
+    def _why_paused(self, admin: ZkAdminStore) -> str:
+        return self._pause() or ("all moves are paused" if admin.read_moves_pause() else "")
 
     def _observe(
         self, admin: ZkAdminStore, ongoing: Ongoing, live: Collection[BrokerId]
@@ -335,6 +337,8 @@ class Flight:
         moves = self.in_flight.values()
         going_on = [move for move in moves if targets.get(move.partition) == move.target]
         unclear = [move for move in moves if targets.get(move.partition) != move.target]
+        if unclear:
+            admin.topics.sync()  # or a move that has ended may seem not to have begun
         standings = [Standing(move, MoveState.MOVING) for move in going_on]
         standings += survey(admin, unclear)
         self._obstacles = read_obstacles(admin, standings, live)
@@ -373,11 +377,21 @@ class Flight:
         return len(move.added) * (move.bytes if self._has_bytes else 1)
 
     def _sort(self, standing: Standing) -> None:
-        """Put a move where its state belongs; one whose request was lost waits again."""
+        """Put a move where its state belongs; one whose request was lost waits again.
+
+        A move that was seen, and is at its beginning again, was cancelled by others.
+        """
         move, state = standing.move, standing.state
         if state is MoveState.MOVING_BACK and not self._cancels:
             state = MoveState.CHANGED
+        if state in (MoveState.MOVING, MoveState.REACHED):
+            self._seen.add(move.partition)
+        elif state is MoveState.MOVING_BACK:
+            self._seen.discard(move.partition)  # by an ended execution of the plan
         match state:
+            case MoveState.TO_MOVE if move.partition in self._seen:
+                self._close(move)
+                self.refused[move.partition] = "another command has turned it back"
             case MoveState.TO_MOVE:
                 self.in_flight.pop(move.partition, None)
                 self._waiting.setdefault(move.partition, WaitingMove(move))
@@ -395,17 +409,24 @@ class Flight:
         if self._waiting.pop(move.partition, None) or self.in_flight.pop(move.partition, None):
             self.work -= self._work_of(move)
 
-    def _submit(self, moves: Sequence[Move], controller: ControllerRef, observed: float) -> None:
+    def _submit(
+        self,
+        moves: Sequence[Move],
+        admin: ZkAdminStore,
+        controller: ControllerRef,
+        observed: float,
+    ) -> None:
         """Begin moves, or turn the opposite ones, which were observed at that time.
 
         A repeated request has no further effect. Without an answer the moves are in flight: the
         next observation shows whether they have begun.
         """
         for batch in batches(moves, _ROWS_PER_REQUEST):
-            if self._pause() or time.monotonic() - observed > _FRESH_S:
+            if self._why_paused(admin) or time.monotonic() - observed > _FRESH_S:
                 return
             for move in batch:
-                self._sort(Standing(move, MoveState.MOVING))
+                self._waiting.pop(move.partition, None)
+                self.in_flight[move.partition] = move
             answer = controller.ask(
                 _alteration(batch),
                 AlterPartitionReassignmentsResponse,
@@ -413,6 +434,7 @@ class Flight:
                 limit_s=_SUBMIT_S,
             )
             self._silence = controller.failure if answer is None else ""
+            slow_new_moves(admin)  # a pause that was written meanwhile has not listed them
             if answer is not None:
                 self._note_refusals(answer)
                 self.begun += sum(move.partition in self.in_flight for move in batch)

@@ -8,13 +8,16 @@ has the rates that were there before, which come back at the end.
 from __future__ import annotations
 
 import time
+from collections.abc import Collection, Iterable
+from functools import partial
 from typing import Final
 
-from regent.client.flight import as_moves
 from regent.client.move_throttle import remove_throttle, set_throttle, throttle_note
-from regent.client.moves import ReassignmentError
-from regent.client.partitions import read_partitions
+from regent.client.moves import Move, ReassignmentError, as_moves
 from regent.config.command_line import program
+from regent.core.errors import RegentError
+from regent.core.model import TopicPartition
+from regent.core.ports import TopicAssignment
 from regent.core.quantities import span_text
 from regent.zk.client.requests import RequestTooLargeError
 from regent.zk.codecs.admin_znodes import MovesPause
@@ -28,38 +31,97 @@ def pause_moves(admin: ZkAdminStore) -> int:
     """Throttle the moves in flight, and keep others from beginning; return how many are in flight.
 
     Done again, it also throttles the moves that have begun since. Two may do it at once: neither
-    takes the rate of the other for one from before. Raises ``BadDataError``, ``ConflictError``, and
-    ``ReassignmentError`` if another command resumes the moves meanwhile or there are too many.
+    takes the rate of the other for one from before. Raises ``ReassignmentError``: if another
+    command resumes the moves meanwhile, there are too many, or it fails, maybe by half.
     """
     now_ms = time.time_ns() // 1_000_000
     was_paused = admin.read_moves_pause() is not None
-    admin.change_moves_pause(lambda pause: pause or MovesPause(now_ms))  # no other one begins now
-    found = read_partitions(admin, admin.topics.read_topic_names()).partitions
-    moving = {p.topic_partition: p.assignment for p in found if p.assignment.is_being_reassigned}
-    moves = as_moves(moving).values()
-
-    def with_note(pause: MovesPause | None) -> MovesPause:
-        pause = pause or MovesPause(now_ms)
-        earlier = pause.throttle.encode() or None
-        note = throttle_note(admin.configs, moves, PAUSED_RATE, earlier)
-        return pause._replace(throttle=note.decode())
-
     try:
-        pause = admin.change_moves_pause(with_note)
+        admin.change_moves_pause(lambda pause: pause or MovesPause(now_ms))  # no other begins now
+        number = _slow(admin)
     except RequestTooLargeError as error:
         if not was_paused:
-            admin.change_moves_pause(lambda _: None)
-        raise ReassignmentError(
-            f"{len(moving):,} moves are too many to pause: what their throttle changes does not fit"
-            f" into a znode ({error}); cancel some with `{program()} reassign --cancel`, or set"
-            " rates with --throttle"
-        ) from error
-    assert pause is not None
-    set_throttle(admin.configs, pause.throttle.encode())
-    if admin.read_moves_pause() is None:
-        remove_throttle(admin.configs, pause.throttle.encode())
+            resume_moves(admin)
+        raise _too_many(error) from error
+    except RegentError as error:
+        raise ReassignmentError(f"{error}; {half_paused()}") from error
+    if number is None:
         raise ReassignmentError("another command resumed the moves meanwhile")
-    return len(moving)
+    return number
+
+
+def half_paused() -> str:
+    """Return what to do after a pause that has not come to its end."""
+    command = f"{program()} reassign"
+    return (
+        "the moves may be paused, but not all of them slowed:"
+        f" `{command} --pause` again completes it, `{command} --resume` ends it"
+    )
+
+
+def slow_new_moves(admin: ZkAdminStore) -> None:
+    """If moves are paused, slow those in flight too: for a command that has begun some.
+
+    Who begins moves looks for a pause just before, but one may be written and have listed the moves
+    while the request is on its way. Raises as ``pause_moves``.
+    """
+    admin.topics.sync()
+    if admin.read_moves_pause() is not None:
+        try:
+            _slow(admin)
+        except RequestTooLargeError as error:
+            raise _too_many(error) from error
+
+
+def _slow(admin: ZkAdminStore) -> int | None:
+    """Throttle the moves in flight, until no new one is found; return their number.
+
+    None: they are not paused, or not any more.
+    """
+    slowed: set[Move] = set()
+    while (moves := set(_moves_in_flight(admin))) - slowed:
+        pause = admin.change_moves_pause(partial(_with_note, admin, moves))
+        if pause is None:
+            return None
+        note = pause.throttle.encode()
+        set_throttle(admin.configs, note)
+        if admin.read_moves_pause() is None:
+            remove_throttle(admin.configs, note)
+            return None
+        slowed = moves
+    return len(moves)
+
+
+def _with_note(
+    admin: ZkAdminStore, moves: Collection[Move], pause: MovesPause | None
+) -> MovesPause | None:
+    """Return the pause with a note of what its throttle will change."""
+    if pause is None:
+        return None
+    earlier = pause.throttle.encode() or None
+    note = throttle_note(admin.configs, moves, PAUSED_RATE, earlier)
+    return pause._replace(throttle=note.decode())
+
+
+def _moves_in_flight(admin: ZkAdminStore) -> Iterable[Move]:
+    topics = admin.topics.read_topics(sorted(admin.topics.read_topic_names()))
+    return as_moves(
+        {
+            TopicPartition(topic, number): assignment
+            for topic, found in topics.items()
+            if isinstance(found, TopicAssignment)
+            for number, assignment in found.partitions.items()
+            if assignment.is_being_reassigned
+        }
+    ).values()
+
+
+def _too_many(error: RequestTooLargeError) -> ReassignmentError:
+    return ReassignmentError(
+        "there are too many moves to pause: what their throttle changes does not fit into a znode"
+        f" ({error}); cancel some with `{program()} reassign --cancel`, or set rates with"
+        " --throttle"
+    )
 
 
 def resume_moves(admin: ZkAdminStore) -> bool:

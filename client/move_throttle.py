@@ -7,7 +7,8 @@ as leaders, the added ones what they fetch as followers.
 ``reassign`` writes over what is there and clears all, as ``modifyReassignmentThrottle`` and
 ``clearAllThrottles`` of Kafka's tool do. A plan adds its throttle to what is there, after a *note*
 of what belongs to it. Only that is removed: rates return to what they were, and listed replicas of
-others stay (KAFKA-10779).
+others stay (KAFKA-10779). A rate from before may be that of another plan, which has ended since and
+could not remove it. It has, if the replicas of others that were listed then are no more.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import orjson
 from regent.client.moves import Move
 from regent.core.errors import BadDataError
 from regent.core.model import BrokerId
+from regent.zk.client.operations import ConflictError
 from regent.zk.stores.config_store import BROKERS, TOPICS, ZkConfigStore
 
 LEADER_REPLICAS: Final = "leader.replication.throttled.replicas"
@@ -31,6 +33,7 @@ _LOG_DIRS_RATE: Final = "replica.alter.log.dirs.io.max.bytes.per.second"
 _OF_BROKERS: Final = (*RATES, _LOG_DIRS_RATE)
 _SETTINGS: Final = frozenset((*_OF_BROKERS, *LISTS))
 _EVERY: Final = "*"
+_MAX_LOOKS: Final = 20
 
 Pairs: TypeAlias = set[str]
 """Throttled replicas, as ``partition:broker``."""
@@ -142,13 +145,8 @@ def throttle_note(
     """
     copying = [move for move in moves if move.added]
     wanted = throttled_replicas(copying)
-    brokers = configs.read_broker_configs(throttled_brokers(copying))
+    rates_before, beside = _rates_now(configs, throttled_brokers(copying))
     topics = configs.read_topic_configs(wanted)
-    rates_before = {
-        broker: {name: config.get(name) for name in RATES}
-        for broker, config in _readable(brokers).items()
-        if broker.isdecimal()
-    }
     replicas = {
         topic: {
             name: sorted(set(pairs) - there)
@@ -161,12 +159,21 @@ def throttle_note(
     if earlier is not None:
         before: dict[str, Any] = orjson.loads(earlier)
         rates += [rate for rate in before["rates"] if rate not in rates]
+        beside -= before["rates_before"].keys()
+        beside |= set(before.get("beside", ()))
         rates_before |= before["rates_before"]
         for topic, lists in before["replicas"].items():
             of_topic = replicas.setdefault(topic, {})
             for name, pairs in lists.items():
                 of_topic[name] = sorted({*pairs, *of_topic.get(name, ())})
-    return orjson.dumps({"rates": rates, "rates_before": rates_before, "replicas": replicas})
+    return orjson.dumps(
+        {
+            "rates": rates,
+            "rates_before": rates_before,
+            "beside": sorted(beside),  # brokers with a rate for replicas of others
+            "replicas": replicas,
+        }
+    )
 
 
 def set_throttle(configs: ZkConfigStore, kept_note: bytes) -> None:
@@ -181,13 +188,60 @@ def set_throttle(configs: ZkConfigStore, kept_note: bytes) -> None:
 def remove_throttle(configs: ZkConfigStore, kept_note: bytes) -> None:
     """Remove what ``set_throttle`` has set, unless others have changed it since.
 
-    Raises ``BadDataError``.
+    Another plan may begin or end at the same time. One that begins reads rates before lists, so it
+    finds our replicas beside our rate. One that ends may bring our rate back until it finds that
+    our replicas are gone, therefore we look at the rates again after that. Raises ``BadDataError``.
     """
     note: dict[str, Any] = orjson.loads(kept_note)
-    for broker, before in note["rates_before"].items():
-        configs.change_config(f"{BROKERS}/{broker}", partial(_restore, before, note["rates"]))
+    _restore_rates(configs, note)
     for topic, pairs in note["replicas"].items():
         configs.change_config(f"{TOPICS}/{topic}", partial(_with_pairs, pairs, set.difference))
+    _restore_rates(configs, note)
+    beside = note.get("beside", ())
+    for broker in set(beside) - _listed(configs, beside):
+        orphans = partial(_without, note["rates_before"][broker])
+        configs.change_config(f"{BROKERS}/{broker}", orphans)
+
+
+def _listed(configs: ZkConfigStore, brokers: Collection[str]) -> set[str]:
+    """Return those of ``brokers`` whose throttled replicas a topic lists."""
+    if not brokers:
+        return set()
+    listed = {
+        pair.rpartition(":")[2]
+        for config in configs.read_all_topic_configs().values()
+        for name in LISTS
+        for pair in _pairs(config.get(name))
+    }
+    return set(brokers) if _EVERY in listed else listed.intersection(brokers)
+
+
+def _rates_now(
+    configs: ZkConfigStore, brokers: Collection[BrokerId]
+) -> tuple[dict[str, dict[str, str | None]], set[str]]:
+    """Return the rates of brokers, and which of these have a rate and listed replicas.
+
+    If rates change while the lists are read, both are read again, because they belong together.
+    """
+    rates: dict[str, dict[str, str | None]] = {}
+    listed: set[str] = set()
+    for _ in range(_MAX_LOOKS):
+        before = rates
+        rates = {
+            broker: {name: config.get(name) for name in RATES}
+            for broker, config in _readable(configs.read_broker_configs(brokers)).items()
+            if broker.isdecimal()
+        }
+        limited = [broker for broker, of_broker in rates.items() if any(of_broker.values())]
+        if rates == before or not limited:
+            return rates, listed.intersection(limited)
+        listed = _listed(configs, limited)
+    raise ConflictError("other commands keep changing the rates of brokers; try again")
+
+
+def _restore_rates(configs: ZkConfigStore, note: Mapping[str, Any]) -> None:
+    for broker, before in note["rates_before"].items():
+        configs.change_config(f"{BROKERS}/{broker}", partial(_restore, before, note["rates"]))
 
 
 def _readable(
@@ -220,6 +274,10 @@ def _restore(
     before: Mapping[str, str | None], rates: Collection[str], old: Mapping[str, str]
 ) -> dict[str, str | None]:
     return {name: before[name] for name in RATES if old.get(name) in rates}
+
+
+def _without(rates: Mapping[str, str | None], old: Mapping[str, str]) -> dict[str, str | None]:
+    return {name: None for name in RATES if old.get(name) == rates[name]}
 
 
 def _numbers(pair: str) -> list[int]:

@@ -119,6 +119,11 @@ class Obstacle(NamedTuple):
     is_stuck: bool
 
 
+def as_moves(assignments: Mapping[TopicPartition, ReplicaAssignment]) -> dict[TopicPartition, Move]:
+    """Return the moves that are in progress."""
+    return {p: Move(p, a.origin_replicas, a.target_replicas) for p, a in assignments.items()}
+
+
 # --- states ---------------------------------------------------------------------------------------
 
 

@@ -26,19 +26,18 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from regent.client.cluster_connection import ClusterNotFoundError
-from regent.client.controller_ref import ControllerRef, batches
+from regent.client.controller_ref import ControllerError, ControllerRef, batches
 from regent.client.flight import (
     DEFAULTS,
     ExecutionOptions,
     Flight,
-    as_moves,
     ongoing_reassignments,
 )
 from regent.client.live_brokers import read_live_brokers
 from regent.client.log_sizes import read_log_dirs
-from regent.client.move_pause import refuse_if_paused
+from regent.client.move_pause import refuse_if_paused, slow_new_moves
 from regent.client.move_throttle import add_throttle, remove_throttle
-from regent.client.moves import Move, ids
+from regent.client.moves import Move, as_moves, ids
 from regent.client.plan_directory import (
     PAUSED,
     ROLLING_BACK,
@@ -206,6 +205,7 @@ class _Execution:
         self._looked_at = 0.0  # when these sizes were asked for
         self._sizes: dict[tuple[BrokerId, TopicPartition], int] = {}
         self._elected = 0
+        self._not_elected = ""  # why not
         self._speed = Speed()
         self._next_note = self._started + _NOTE_S
 
@@ -270,6 +270,8 @@ class _Execution:
             self._line.show("setting the throttle")
             keep_note = partial(self._plan.leave, THROTTLE)
             add_throttle(admin.configs, moves, rate, keep_note, self._plan.read(THROTTLE))
+            slow_new_moves(admin)  # this may have set higher rates than a pause
+            refuse_if_paused(admin)
 
     def _advance(self, admin: ZkAdminStore, controller: ControllerRef) -> None:
         flight = self._flight
@@ -283,8 +285,11 @@ class _Execution:
         self._plan.remove(TURNED)
         self._line.show("electing preferred leaders")
         ours = [m for m in self._plan.moves if m.partition not in flight.changed]
-        for few in batches(ours, _ELECTIONS_AT_ONCE):
-            self._elect_preferred(few, admin, controller)
+        try:
+            for few in batches(ours, _ELECTIONS_AT_ONCE):
+                self._elect_preferred(few, admin, controller)
+        except ControllerError as error:
+            self._not_elected = str(error)
 
     def _complete(self, admin: ZkAdminStore, controller: ControllerRef) -> None:
         """Wait until every partition of the plan is at its target, or given up."""
@@ -389,6 +394,9 @@ class _Execution:
             problems.append(f"changed meanwhile and left alone: {listed(changed)}")
         if refused:
             problems.append(f"not moved: {listed(refused)}")
+        if self._not_elected:
+            why = f"{self._not_elected}; the same command does that later"
+            problems.append(f"preferred leaders were not elected: {why}")
         return "; ".join(problems)
 
     def summary(self) -> dict[str, Any]:

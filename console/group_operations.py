@@ -13,9 +13,15 @@ from typing import Final, NamedTuple
 
 from regent.client.cluster_connection import Cluster
 from regent.client.controller_ref import ControllerRef
-from regent.client.flight import Flight, as_moves, ongoing_reassignments
-from regent.client.move_pause import pause_moves, refuse_if_paused, resume_moves
+from regent.client.flight import Flight, ongoing_reassignments
+from regent.client.move_pause import (
+    pause_moves,
+    refuse_if_paused,
+    resume_moves,
+    slow_new_moves,
+)
 from regent.client.move_throttle import clear_throttles, throttled_brokers, write_throttle
+from regent.client.moves import as_moves
 from regent.client.partitions import read_partitions
 from regent.client.wording import counted, listed
 from regent.config.moments import parse_moment
@@ -246,6 +252,8 @@ def throttle_moves(cluster: Cluster, fields: Mapping[str, str]) -> str:
             raise GroupChangeError("no partition is being reassigned")
         refuse_if_paused(admin)
         write_throttle(admin.configs, moves, rate)
+        slow_new_moves(admin)  # this may have set higher rates than a pause
+        refuse_if_paused(admin)
     brokers = listed(sorted(throttled_brokers(moves)), 10)
     return f"{counted(len(moves), 'move')}: brokers {brokers} send and receive {text} B/s each"
 

@@ -285,7 +285,7 @@ def test_an_interrupted_wait_prints_that_the_move_continues(
     four: FakeCluster, tmp_path: Path
 ) -> None:
     def interrupt(call: Call) -> None:
-        if submitted(four) and call.moment is Moment.BEFORE:
+        if submitted(four) and ReassignPartitionsZNode.PATH in call.paths:
             raise KeyboardInterrupt
 
     four.hook = interrupt
@@ -526,7 +526,9 @@ def test_a_pause_that_was_interrupted_is_completed_by_the_next_one(four: FakeClu
             raise KeyboardInterrupt
 
     four.hook = interrupt
-    assert four.run("reassign", "--pause").exit_code != 0
+    paused = four.run("reassign", "--pause")
+    assert paused.exit_code == 130
+    assert "--resume` ends it" in paused.stderr
     assert config_of(four, "brokers/0") == {}
     assert four.json("reassign", "--pause") == {"paused": 1}
     assert config_of(four, "brokers/0") == PAUSED
@@ -561,6 +563,75 @@ def test_whatever_another_command_does_during_a_pause_the_former_rates_come_back
     assert step > 10
 
 
+def test_a_pause_slows_what_begins_while_it_is_written(four: FakeCluster) -> None:
+    four.put_topic("t", {0: MOVING})
+
+    def begin(call: Call) -> None:
+        if "/config/brokers/3" in call.paths and config_of(four, "topics/t"):
+            four.put_topic("u", {3: MOVING})
+
+    four.hook = begin
+    assert four.json("reassign", "--pause") == {"paused": 2}
+    assert config_of(four, "topics/u")["leader.replication.throttled.replicas"] == "3:0,3:1"
+
+
+def test_a_pause_that_fails_by_half_says_how_to_complete_and_to_end_it(four: FakeCluster) -> None:
+    four.put_topic("t", {0: MOVING})
+    four.zookeeper.put("/config/brokers/0", b"garbage")
+    message = failing(four.run("reassign", "--pause"))
+    assert message.startswith("/config/brokers/0: not JSON")
+    assert "`regent reassign --pause` again completes it" in message
+    assert four.run("reassign", "--resume").stdout == "The moves go on.\n"
+
+
+def test_what_a_pause_has_slowed_gets_its_rate_back_if_later_moves_do_not_fit(
+    four: FakeCluster,
+) -> None:
+    four.put_topic("t", {0: MOVING})
+
+    def begin(call: Call) -> None:
+        if "/config/brokers/3" in call.paths and config_of(four, "topics/t"):
+            four.put_topic("u", dict.fromkeys(range(3_000), MOVING))
+            four.zookeeper.max_request_bytes = 3_000
+
+    four.hook = begin
+    assert "too many moves to pause" in failing(four.run("reassign", "--pause"))
+    assert config_of(four, "topics/t") == config_of(four, "brokers/0") == {}
+    assert four.run("reassign", "--resume").stdout == "Moves are not paused.\n"
+
+
+def test_a_move_whose_request_crosses_a_pause_is_slowed(four: FakeCluster, tmp_path: Path) -> None:
+    begin = four.answers[AlterPartitionReassignmentsRequest]
+
+    def cross(request: Request) -> Response | Errors | None:
+        assert four.json("reassign", "--pause") == {"paused": 0}
+        return begin(request)
+
+    four.answers[AlterPartitionReassignmentsRequest] = cross
+    assert four.run(*command(tmp_path), "--throttle", "5000").exit_code == 0
+    assert config_of(four, "brokers/3") == PAUSED
+    four.run("reassign", "--resume")
+    assert config_of(four, "brokers/3") == RATE
+
+
+def test_a_throttle_that_crosses_a_pause_does_not_raise_the_rate(
+    four: FakeCluster, tmp_path: Path
+) -> None:
+    four.put_topic("u", {3: MOVING})
+    being_moved(four, TopicPartition("u", 3))
+
+    def cross(call: Call) -> None:
+        is_first = MovesPauseZNode.PATH not in four.zookeeper.snapshot()
+        if is_first and "/config/brokers/3" in call.paths:
+            assert four.json("reassign", "--pause") == {"paused": 1}
+
+    four.hook = cross
+    result = four.run(*command(tmp_path), "--additional", "--throttle", "5000")
+    assert "moves are paused" in result.stderr
+    assert (result.exit_code, submitted(four)) == (1, [])
+    assert config_of(four, "brokers/3") == PAUSED
+
+
 def test_forty_thousand_moves_can_be_paused_and_more_than_fit_are_not_paused_by_half(
     four: FakeCluster,
 ) -> None:
@@ -570,7 +641,7 @@ def test_forty_thousand_moves_can_be_paused_and_more_than_fit_are_not_paused_by_
     assert four.json("reassign", "--resume") == {"was_paused": True}
     assert config_of(four, "topics/t-19") == {}
     four.zookeeper.max_request_bytes = 10_000
-    assert "40,000 moves are too many to pause" in failing(four.run("reassign", "--pause"))
+    assert "too many moves to pause" in failing(four.run("reassign", "--pause"))
     assert config_of(four, "topics/t-19") == config_of(four, "brokers/0") == {}
     assert four.run("reassign", "--resume").stdout == "Moves are not paused.\n"
 

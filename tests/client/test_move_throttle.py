@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from regent.client.flight import as_moves
 from regent.client.move_throttle import LISTS, throttled_brokers, throttled_replicas
-from regent.client.moves import Move
+from regent.client.moves import Move, as_moves
 from regent.core.model import ReplicaAssignment, TopicPartition
 
 

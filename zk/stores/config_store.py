@@ -95,6 +95,11 @@ class ZkConfigStore(WatchingStore):
         """Read the overrides of each topic; empty if none was ever set."""
         return self._read_named(TOPICS, topics)
 
+    def read_all_topic_configs(self) -> Mapping[str, Mapping[str, str]]:
+        """Read the overrides of all topics that have some, as ``read_configs``."""
+        names = self._zookeeper.children(f"/config/{TOPICS}") or ()
+        return self.read_configs([f"{TOPICS}/{name}" for name in names])
+
     def read_broker_configs(
         self, broker_ids: Iterable[BrokerId]
     ) -> dict[str, dict[str, str] | BadDataError]:

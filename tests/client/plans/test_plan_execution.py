@@ -15,9 +15,11 @@ from regent.client.flight import ExecutionOptions
 from regent.client.plan_execution import PlanIncompleteError, execute_plan, plan_status
 from regent.core.errors import Errors, RegentError, SessionExpiredError
 from regent.core.model import ReplicaAssignment, TopicPartition
+from regent.core.protocol.messages.partitions import ElectLeadersRequest
 from regent.jobs.command import run_job
 from regent.jobs.plan_commands import execute_command
 from regent.testing.waits import TIMEOUT_S, eventually, scaled
+from regent.transport.control.codec import Request
 from regent.zk.client.operations import ConnectionLossError
 from regent.zk.codecs.admin_znodes import MovesPause
 from regent.zk.znodes import MovesPauseZNode, TopicZNode
@@ -140,6 +142,30 @@ def test_preferred_leaders_are_elected_at_the_end(controller: MovingController, 
         controller.out_of_sync(partition, *isr)
     assert execute(controller, plan)["leaders_elected"] == 1
     assert controller.elected == [0]
+
+
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_a_complete_plan_without_an_answer_to_its_elections_has_a_summary(
+    controller: MovingController, plan: Path, *, is_changed: bool
+) -> None:
+    controller.assign({0: ReplicaAssignment((1, 3) if is_changed else BEFORE)})
+    controller.assign({1: ReplicaAssignment(TARGET)})
+    controller.out_of_sync(1, 3, 2)
+    asked: list[Request] = []
+
+    def end(request: Request) -> Errors:
+        asked.append(request)
+        return Errors.NOT_CONTROLLER if len(asked) == 1 else Errors.UNKNOWN_SERVER_ERROR
+
+    controller.cluster.answers[ElectLeadersRequest] = end
+    error = failing(controller, plan)
+    assert len(asked) == 2
+    assert str(error) == (
+        ("changed meanwhile and left alone: t-0 (now on 1,3); " if is_changed else "")
+        + "preferred leaders were not elected: the controller answered UNKNOWN_SERVER_ERROR;"
+        " the same command does that later"
+    )
+    assert (error.summary["left"], error.summary["leaders_elected"]) == (0, 0)
 
 
 # --- pause, status --------------------------------------------------------------------------------

@@ -9,9 +9,11 @@ import pytest
 
 from regent.client.flight import ExecutionOptions
 from regent.client.plan_directory import PlanLock
-from regent.client.plan_execution import execute_plan, plan_status
-from regent.core.errors import RegentError
+from regent.client.plan_execution import PlanIncompleteError, execute_plan, plan_status
+from regent.core.errors import Errors, RegentError
 from regent.core.model import ReplicaAssignment, TopicPartition
+from regent.core.protocol.messages.partitions import ListPartitionReassignmentsRequest
+from regent.transport.control.codec import Request, Response
 from regent.zk.codecs.admin_znodes import MovesPause
 from regent.zk.znodes import MovesPauseZNode
 from tests.support.fake_cluster import ADDRESS, FakeCluster
@@ -50,6 +52,21 @@ def pause(cluster: FakeCluster, controller: MovingController) -> None:
 def move_others(cluster: FakeCluster, controller: MovingController) -> None:
     other = {TopicPartition("other", 7): ReplicaAssignment((2, 9, 8), (2,), (8,))}
     controller.others = {} if controller.others else other
+
+
+def after_a_look_at_the_first(controller: MovingController, then: Callable[[], None]) -> None:
+    """Do something when the controller is asked again after it listed partition 0 as moving."""
+    answer = controller.cluster.answers[ListPartitionReassignmentsRequest]
+    is_listed = False
+
+    def look(request: Request) -> Response | Errors | None:
+        nonlocal is_listed
+        if is_listed:
+            then()
+        is_listed = controller.cluster.topic("t").partitions[0].is_being_reassigned
+        return answer(request)
+
+    controller.cluster.answers[ListPartitionReassignmentsRequest] = look
 
 
 HINDRANCES = pytest.mark.parametrize("hinder", [hide, pause, move_others])
@@ -117,6 +134,40 @@ def test_an_execution_after_a_killed_one_that_followed_a_rollback_cancels_what_m
     execute(cluster, plan)
     assert (controller.turned, controller.replicas()) == ([0], [TARGET] * 3)
     assert not (plan / "turned").exists()
+
+
+@pytest.mark.parametrize("is_rollback", [False, True])
+def test_a_move_that_another_command_cancels_is_named_and_not_begun_again(
+    controller: MovingController, cluster: FakeCluster, plan: Path, *, is_rollback: bool
+) -> None:
+    before = TARGET if is_rollback else BEFORE
+    controller.assign(dict.fromkeys(range(3), ReplicaAssignment(before)))
+    controller.lasts = {0}
+
+    def cancel() -> None:
+        controller.assign({0: ReplicaAssignment(before)})
+
+    after_a_look_at_the_first(controller, cancel)
+    with pytest.raises(PlanIncompleteError) as caught:
+        execute(cluster, plan, is_rollback=is_rollback)
+    assert str(caught.value) == "not moved: t-0 (another command has turned it back)"
+    assert controller.submitted == [[2, 1, 0] if is_rollback else [0, 1, 2]]
+    assert controller.replicas()[0] == before
+
+
+def test_a_server_that_lags_behind_does_not_make_a_move_seem_cancelled(
+    controller: MovingController, cluster: FakeCluster, plan: Path
+) -> None:
+    follower = cluster.zookeeper.add_follower(lag=50)
+    cluster.zookeeper.connect_to = lambda: follower
+    controller.lasts = {0}
+
+    def end() -> None:
+        controller.assign({0: ReplicaAssignment(TARGET)})
+
+    after_a_look_at_the_first(controller, end)
+    execute(cluster, plan)
+    assert controller.submitted == [[0, 1, 2]]
 
 
 def test_of_the_executions_that_run_the_last_one_finds_itself_alone(plan: Path) -> None:
