@@ -106,6 +106,11 @@ class ZkAdminStore(ZnodeStore):
         self.configs = self.topics.configs
         self.settings = ZkSettingsStore(zookeeper)
 
+    @property
+    def tells_all(self) -> bool:
+        """See ``ZooKeeper.tells_all``."""
+        return self._zookeeper.tells_all
+
     def read_acls(self) -> Iterator[tuple[str, Sequence[AclEntry]]]:
         """Yield the path and the ACL of every znode, see ``tree_acls.read_tree``."""
         return read_tree(self._zookeeper)
@@ -194,9 +199,9 @@ class ZkAdminStore(ZnodeStore):
 
     # --- brokers ---
 
-    def read_ends(self) -> Mapping[BrokerId, BrokerEnd]:
-        """Return why brokers ended that have not registered since."""
-        return read_ends(self._zookeeper)
+    def read_ends(self) -> Mapping[BrokerId, BrokerEnd] | None:
+        """Return why brokers ended that have not registered since; None: nobody tells."""
+        return read_ends(self._zookeeper) if self.tells_all else None
 
     # --- partitions ---
 
