@@ -251,10 +251,10 @@ def _control_peer(broker: EndPoint, broker_id: int) -> str:
     """Return where a broker answers commands. Raises ``RegentError``."""
     (result,) = _describe_configs(broker, _BROKER, [str(broker_id)], (CONTROL_ENDPOINT_CONFIG,))
     if result.error_code != Errors.NONE:
-        raise RegentError(
-            f"it does not tell its control port: {Errors(result.error_code).name}: the user needs"
-            " the right to DescribeConfigs of the cluster"
-        )
+        why = result.error_message or Errors(result.error_code).name
+        if result.error_code == Errors.CLUSTER_AUTHORIZATION_FAILED:
+            why += ": the user needs the right to DescribeConfigs of the cluster"
+        raise RegentError(f"it does not tell its control port: {why}")
     found = next((row.value for row in result.configs if row.value), None)
     if found is None:
         raise RegentError("it tells no control port: it is one of Kafka, or of an older release")

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -35,9 +36,12 @@ from regent.core.protocol.messages.partitions import (
     ListPartitionReassignmentsResponse,
 )
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
+from regent.core.security.authorizer import AclAuthorizer, AuthorizerSettings
 from regent.storage.journal_reader import read_part
 from regent.transport.control.codec import Request, Response
 from tests.support.fake_cluster import FakeCluster, failing
+from tests.support.memory_logs import MemoryLogs
+from tests.support.served_endpoint import ServedEndpoint
 from tests.support.world import live_broker
 
 TOPIC, EPOCH = "t", 7
@@ -180,6 +184,15 @@ def test_a_broker_that_tells_no_control_port_is_named(far: FarCluster, command: 
     assert result.exit_code != 0
     told = "broker 0: it tells no control port: it is one of Kafka, or of an older release"
     assert told in result.output + result.stderr
+
+
+def test_who_may_not_ask_for_settings_is_told_which_right_is_needed(far: FarCluster) -> None:
+    with ExitStack() as stack:
+        denies = AclAuthorizer(AuthorizerSettings(), lambda: 0.0)
+        broker = ServedEndpoint(stack, MemoryLogs(), Settings(), authorizer=denies)
+        problem = failing(far.run("events", "--bootstrap-server", f"127.0.0.1:{broker.port}"))
+    assert problem.startswith("no broker tells what it knows: broker 0: it does not tell")
+    assert problem.endswith(": the user needs the right to DescribeConfigs of the cluster")
 
 
 def test_a_broker_that_does_not_answer_is_named_in_one_line(far: FarCluster) -> None:
