@@ -11,6 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Final, NamedTuple, TypeVar
 
 from regent.client.broker_request import NoAnswerError, ask_broker
@@ -20,6 +21,7 @@ from regent.core.errors import Errors, RegentError
 from regent.core.model import (
     CONTROL_ENDPOINT_CONFIG,
     LEADER_DURING_DELETE,
+    NO_CONTROLLER,
     BrokerInfo,
     EndPoint,
     LeaderAndIsr,
@@ -48,7 +50,14 @@ from regent.transport.control.codec import Request
 from regent.transport.control.remote_ref import actor_at, ask
 from regent.transport.kafka.api import KafkaApiKey
 from regent.zk import znodes
-from regent.zk.client.operations import AclEntry, MultiResult, Operation, Znode, ZnodeStat
+from regent.zk.client.operations import (
+    AclEntry,
+    MultiResult,
+    Operation,
+    UnreadableZnode,
+    Znode,
+    ZnodeStat,
+)
 from regent.zk.client.zookeeper import ZooKeeper
 
 NOT_TOLD: Final = (
@@ -196,6 +205,8 @@ class AnsweredTree(ZooKeeper):
                 answer = _asked(peer, DescribeControllerRequest(), DescribeControllerResponse)
                 if answer.error_code is Errors.NONE:
                     self._peer, self._described = peer, answer  # it knows first what changes
+                else:  # it was the controller, as brokers that do not know the next one believe
+                    metadata = replace(metadata, controller_id=NO_CONTROLLER)
         deleted = () if self._described is None else self._described.topics_to_be_deleted
         return {
             **{path: _znode() for path in znodes.PERSISTENT_PATHS},
@@ -234,17 +245,24 @@ class AnsweredTree(ZooKeeper):
         """Return what topics set of the settings that are looked at."""
         if not topics:
             return {}
-        results = _describe_configs(self._answering, _TOPIC, topics, _TOPIC_SETTINGS)
-        found = {}
-        for result in results:
-            config = {
-                row.name: row.value
-                for row in result.configs
-                if row.value is not None and row.config_source == _OF_TOPIC
-            }
-            path = znodes.TopicConfigZNode.path(result.resource_name)
-            found[path] = _znode(znodes.TopicConfigZNode.encode(config))
-        return found
+        paths = {topic: znodes.TopicConfigZNode.path(topic) for topic in topics}
+        try:
+            results = _describe_configs(self._answering, _TOPIC, topics, _TOPIC_SETTINGS)
+        except ClusterNotFoundError as error:
+            return {path: UnreadableZnode.because(str(error)) for path in paths.values()}
+        return {paths[result.resource_name]: _config_of(result) for result in results}
+
+
+def _config_of(result: DescribeConfigsResult) -> Znode:
+    if result.error_code != Errors.NONE:
+        why = result.error_message or Errors(result.error_code).name
+        return UnreadableZnode.because(f"a broker does not tell them: {why}")
+    config = {
+        row.name: row.value
+        for row in result.configs
+        if row.value is not None and row.config_source == _OF_TOPIC
+    }
+    return _znode(znodes.TopicConfigZNode.encode(config))
 
 
 def _control_peer(broker: EndPoint, broker_id: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,7 +16,7 @@ from regent.broker.api.describe_cluster import describe_cluster_apis
 from regent.broker.broker_settings import StartedBroker, described_settings
 from regent.client.answered_tree import NOT_TOLD
 from regent.config.settings import Settings
-from regent.core.errors import Errors
+from regent.core.errors import Errors, SessionExpiredError
 from regent.core.model import ReplicaAssignment, TopicPartition
 from regent.core.protocol.broker import (
     DescribeEventsRequest,
@@ -55,6 +55,7 @@ class FarCluster:
     def __init__(self, cluster: FakeCluster, folder: Path, executor: ThreadPoolExecutor) -> None:
         self.run = cluster.run
         self.json = cluster.json
+        self.rules = True
         self.asked: list[Request] = []
         self.control_peer = self._endpoint = cluster.serve(self._answer)
         self._folder = folder
@@ -67,9 +68,13 @@ class FarCluster:
         cache = MetadataCache()
         started = StartedBroker("far:2181", (), (), (), self.control_peer)
         configs = {f"topics/{TOPIC}": {"min.insync.replicas": "2", "retention.ms": "1"}}
-        view = ConfigView(
-            0, cache, described_settings(Settings(), 0, started), lambda _: dict(configs)
-        )
+
+        def read_configs(_: object) -> Mapping[str, Mapping[str, str]]:
+            if not self.rules:
+                raise SessionExpiredError("there is no ZooKeeper session now")
+            return configs
+
+        view = ConfigView(0, cache, described_settings(Settings(), 0, started), read_configs)
         apis = (
             *describe_cluster_apis(cache, lambda: "a-cluster"),
             *config_apis(view, self._executor),
@@ -99,6 +104,8 @@ class FarCluster:
                     partitions=() if request.topics == () else (*rows, gone),
                     now_ms=time.time_ns() // 1_000_000,
                 )
+            case DescribeControllerRequest() if not self.rules:
+                return DescribeControllerResponse(Errors.NOT_CONTROLLER)
             case DescribeControllerRequest():
                 return DescribeControllerResponse(
                     Errors.NONE,
@@ -151,6 +158,20 @@ def test_who_is_missing_is_known_and_why_only_to_zookeeper(far: FarCluster) -> N
     assert missing.endswith("only ZooKeeper has the reason, if it said one: ask with --zookeeper")
     assert f"not known: {NOT_TOLD}" in lines
     assert lines[0].split() == ["zookeeper", "not", "asked"]
+
+
+def test_brokers_without_zookeeper_tell_what_they_know(far: FarCluster) -> None:
+    """The controller is none any more, which the others do not know; nobody else is elected."""
+    far.rules = False
+    where = ("--bootstrap-server", far.listen())
+    status = far.json("status", *where, exit_code=1)
+    assert status["controller"] is None
+    assert "there is no controller" in status["reasons"]
+    assert status["partitions"] == 2
+    (warning,) = (text for text in status["warnings"] if f"the settings of topic {TOPIC}" in text)
+    assert "a broker does not tell them: there is no ZooKeeper session now" in warning
+    doctor = far.run("doctor", *where, "--watch-groups", "0").stdout
+    assert "min.insync.replicas=1" not in doctor, "nobody knows"
 
 
 def test_the_doctor_examines_what_brokers_answer_and_names_the_rest(far: FarCluster) -> None:
