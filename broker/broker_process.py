@@ -186,6 +186,7 @@ class BrokerProcess(ControllerListener):
             self._options.data_dir,
             {**self._kafka_endpoint.ports, **ports},
             port_of(server.endpoint),
+            self._keys.own.public,
             lambda e: self._controller.tell(e),
         )
         key = self._keys.own.public

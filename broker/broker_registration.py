@@ -21,7 +21,7 @@ from regent.config.settings import Settings
 from regent.config.tables.broker import BrokerConfig
 from regent.core.controller.events import AdvertisedListenersChanged, ControllerEvent
 from regent.core.errors import BadDataError, BrokerIdInUseError, RegentError, SessionExpiredError
-from regent.core.model import BrokerId, BrokerInfo, EndPoint, SuspectReplicas
+from regent.core.model import BrokerId, BrokerInfo, EndPoint, SuspectReplicas, control_peer
 from regent.core.security.session import SecurityProtocol
 from regent.core.setting import SettingValues
 from regent.transport.control.codec import CONTROL_VERSION
@@ -138,6 +138,7 @@ def known_at_start(
     data_dir: Path,
     ports: Mapping[str, int],
     control_port: int,
+    control_key: str,
     tell_controller: Callable[[ControllerEvent], None],
 ) -> tuple[AdvertisedListeners, RegisteredEndPoints, StartedBroker]:
     """Return the endpoints of a broker that listens, and what else is known only then.
@@ -150,6 +151,7 @@ def known_at_start(
         tuple(log_directories(settings, data_dir.absolute())),
         settings.listeners.shown(ports),
         advertised.endpoints,
+        control_peer(advertised.control_endpoint, control_key) or "",
     )
     return advertised, RegisteredEndPoints(advertised, settings, ports, tell_controller), started
 

@@ -12,7 +12,7 @@ from regent.config.listeners import Listeners
 from regent.config.settings import KAFKA_SETTINGS, LISTENER_OPTIONS, Settings, rows
 from regent.core.admin.config_descriptions import BrokerSetting
 from regent.core.admin.kafka_only_settings import KAFKA_ONLY_SETTINGS
-from regent.core.model import BrokerId, EndPoint
+from regent.core.model import CONTROL_ENDPOINT_CONFIG, BrokerId, EndPoint
 from regent.core.setting import INT_MAX, ConfigType, Declaration, Scope, Setting, text_of
 
 INTER_BROKER_PROTOCOL_VERSION: Final = "3.9-IV0"
@@ -41,6 +41,7 @@ class StartedBroker(NamedTuple):
     log_dirs: tuple[Path, ...]
     listeners: tuple[EndPoint, ...]
     advertised_listeners: tuple[EndPoint, ...]
+    control_peer: str = ""
 
 
 def broker_settings(settings: Settings, broker_id: BrokerId) -> Mapping[str, BrokerSetting]:
@@ -114,6 +115,11 @@ def described_settings(
         ),
         "zookeeper.connect": _read_only(
             "zookeeper_connect", started.zookeeper, "The address of ZooKeeper.", is_given=True
+        ),
+        CONTROL_ENDPOINT_CONFIG: _read_only(
+            CONTROL_ENDPOINT_CONFIG.replace(".", "_"),
+            started.control_peer,
+            "Where this broker answers commands, and its public key.",
         ),
     }
 

@@ -9,10 +9,14 @@ import sys
 from pathlib import Path
 
 import click
-from click.core import ParameterSource
 
 from regent.cli.output import examples
-from regent.client.cluster_connection import Cluster, bootstrap_option, pass_cluster
+from regent.client.cluster_connection import (
+    Cluster,
+    bootstrap_option,
+    named_by_brokers,
+    pass_cluster,
+)
 from regent.cluster.child_process import when_parent_ends
 from regent.cluster.cluster_plan import HOST
 from regent.cluster.console_child import LISTENING_FD, address_with, new_token
@@ -97,7 +101,7 @@ def console(
     from regent.console.browser_gate import BrowserGate
     from regent.console.web_server import Console, server_of
 
-    if _is_named_by_brokers(cluster):
+    if named_by_brokers(click.get_current_context(), cluster):
         cluster = without_zookeeper(cluster)
     else:
         cluster.bootstrap = ()
@@ -130,13 +134,6 @@ def _check(address: str) -> None:
         check_address(address)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-
-
-def _is_named_by_brokers(cluster: Cluster) -> bool:
-    """Whether there are brokers only: of a profile that has both, ZooKeeper tells more."""
-    context = click.get_current_context()
-    is_option = context.get_parameter_source("bootstrap_server") is ParameterSource.COMMANDLINE
-    return bool(cluster.bootstrap) and (is_option or not context.params["zookeeper"])
 
 
 def _listening(port: int, descriptor: int | None) -> socket.socket:

@@ -11,7 +11,13 @@ import click
 from click.core import ParameterSource
 
 from regent.cli.output import Output, examples, output_option, print_json, print_wrapped
-from regent.client.cluster_connection import Cluster, pass_cluster
+from regent.client.answered_tree import reached_by
+from regent.client.cluster_connection import (
+    Cluster,
+    bootstrap_option,
+    named_by_brokers,
+    pass_cluster,
+)
 from regent.client.doctor.diagnosis import TITLES, diagnose
 from regent.client.doctor.findings import Finding, Severity
 from regent.client.doctor.group_check import WATCHED_S
@@ -19,7 +25,14 @@ from regent.client.wording import counted
 from regent.config.cluster_location import CLUSTER_FILE
 
 
-@click.command(epilog=examples("doctor", "doctor --zookeeper 192.0.2.1:2181", "doctor -o json"))
+@click.command(
+    epilog=examples(
+        "doctor",
+        "doctor --zookeeper 192.0.2.1:2181",
+        "doctor --bootstrap-server 192.0.2.1:9092 --keys ~/regent-keys",
+        "doctor -o json",
+    )
+)
 @click.option(
     "--watch-groups",
     "watched_s",
@@ -30,6 +43,7 @@ from regent.config.cluster_location import CLUSTER_FILE
     help="How long a group may commit nothing while records wait for it; 0: do not look.",
 )
 @output_option
+@bootstrap_option
 @pass_cluster
 @click.pass_context
 def doctor(context: click.Context, cluster: Cluster, /, watched_s: float, output: str) -> None:
@@ -42,11 +56,15 @@ def doctor(context: click.Context, cluster: Cluster, /, watched_s: float, output
 
     How it is secured. Of a cluster on this machine: every socket on which its processes listen and
     who may connect, its files and its keys. Of every cluster: the listeners of its brokers, their
-    settings, and what strangers may do with ZooKeeper's znodes. Nothing is changed.
+    settings, and what strangers may do with ZooKeeper's znodes. Nothing is changed. With
+    --bootstrap-server brokers answer for ZooKeeper: a finding says what they do not know.
 
     The exit code is 0 when all is well, 1 with warnings, 2 with problems.
     """
-    findings = diagnose(cluster, _folder(context), watched_s=watched_s)
+    by_brokers = named_by_brokers(context, cluster)
+    folder = None if by_brokers else _folder(context)
+    cluster = reached_by(cluster, by_brokers=by_brokers)
+    findings = diagnose(cluster, folder, watched_s=watched_s)
     if output == Output.JSON:
         print_json([finding.json for finding in findings])
     else:

@@ -16,7 +16,14 @@ import click
 
 from regent.cli.output import Output, examples, note, output_option
 from regent.cli.watching import complete_brokers
-from regent.client.cluster_connection import Cluster, named_by_zookeeper, pass_cluster
+from regent.client.answered_tree import reached_by
+from regent.client.cluster_connection import (
+    Cluster,
+    bootstrap_option,
+    named_by_brokers,
+    named_by_zookeeper,
+    pass_cluster,
+)
 from regent.client.journals import Event, EventsError, Journals
 from regent.client.wording import counted
 from regent.config.moments import parse_moment
@@ -54,6 +61,7 @@ def _moment(_context: object, _option: object, text: str | None) -> int | None:
     epilog=examples(
         "events --follow",
         "events --since 10m --zookeeper zk1:2181 --keys ~/regent-keys",
+        "events --bootstrap-server 192.0.2.1:9092 --keys ~/regent-keys",
         "events --broker 0 -o json",
     )
 )
@@ -88,6 +96,7 @@ def _moment(_context: object, _option: object, text: str | None) -> int | None:
     "--internal", "show_internal", is_flag=True, help="Also show changes of internal topics."
 )
 @output_option
+@bootstrap_option
 @pass_cluster
 def events(
     cluster: Cluster,
@@ -102,9 +111,9 @@ def events(
 ) -> None:
     """Show the events that the controllers of all brokers handled, by time.
 
-    The journals are read from the data directory of a cluster on this machine; with --zookeeper,
-    the brokers read them for us. The table leaves out the brokers' answers that changed nothing,
-    and internal topics; JSON has a line for every event.
+    The journals are read from the data directory of a cluster on this machine; with --zookeeper
+    or --bootstrap-server the brokers read them for us, with our key. The table leaves out the
+    brokers' answers that changed nothing, and internal topics; JSON has a line for every event.
     With --follow, --tail and --since select the past events to show first.
     """
     if follow and tail is None and since_ms is None:
@@ -124,9 +133,13 @@ def events(
 
 
 def _journals(cluster: Cluster, broker_id: BrokerId | None, since_ms: int) -> Journals:
-    if named_by_zookeeper(click.get_current_context()):
+    context = click.get_current_context()
+    if named_by_brokers(context, cluster):
+        brokers = reached_by(cluster, by_brokers=True)
+        return Journals(brokers, None, broker_id, since_ms, note)
+    if named_by_zookeeper(context):
         return Journals(cluster, cluster.data_dir, broker_id, since_ms, note)
-    data_dir = click.get_current_context().params["data_dir"]
+    data_dir = context.params["data_dir"]
     return Journals(None, data_dir, broker_id, since_ms, note)
 
 

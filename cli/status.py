@@ -12,7 +12,14 @@ from regent.cli.brokers import broker_json
 from regent.cli.controller import controller_json
 from regent.cli.output import Output, output_option, print_facts, print_json
 from regent.cli.watching import watch_option, watched
-from regent.client.cluster_connection import Cluster, ClusterNotFoundError, pass_cluster
+from regent.client.answered_tree import NOT_TOLD, reached_by
+from regent.client.cluster_connection import (
+    Cluster,
+    ClusterNotFoundError,
+    bootstrap_option,
+    named_by_brokers,
+    pass_cluster,
+)
 from regent.client.command_config import SECURITY_OF_COMMAND
 from regent.client.group_states import group_states
 from regent.client.health import Troubles
@@ -45,9 +52,10 @@ class Health:
     """The content of ``status``; the fields are those of its JSON.
 
     The cluster is healthy when there are no ``reasons``; ``warnings`` may disappear by themselves.
+    ``zookeeper`` None: brokers were asked, and do not know what is ``not_told``.
     """
 
-    zookeeper: dict[str, object]
+    zookeeper: dict[str, object] | None
     reasons: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     controller: dict[str, object] | None = None
@@ -67,11 +75,18 @@ class Health:
     under_replicated_partitions: int = 0
     leaderless_partitions: int = 0
     groups: dict[str, int] | None = None
+    not_told: str | None = None
+
+    @property
+    def is_read(self) -> bool:
+        """Whether ZooKeeper, or a broker, has told all of it."""
+        return bool(self.not_told) if self.zookeeper is None else bool(self.zookeeper["connected"])
 
 
 @click.command()
 @watch_option
 @output_option
+@bootstrap_option
 @pass_cluster
 @click.pass_context
 def status(context: click.Context, cluster: Cluster, /, output: str, watch_s: float | None) -> None:
@@ -80,7 +95,10 @@ def status(context: click.Context, cluster: Cluster, /, output: str, watch_s: fl
     It is unhealthy without ZooKeeper or a controller, with partitions that have no leader or
     replicas out of sync, with a missing broker of the local cluster, with a broker that does not
     answer the controller, or with a controller that does not answer.
+
+    With --bootstrap-server brokers answer for ZooKeeper, and a line says what they do not know.
     """
+    cluster = reached_by(cluster, by_brokers=named_by_brokers(context, cluster))
     states: list[bool] = []
     watched(lambda: states.append(_show(cluster, output)), watch_s)
     if states and not states[-1]:
@@ -94,10 +112,11 @@ def _show(cluster: Cluster, output: str) -> bool:
     if output == Output.JSON:
         print_json({"healthy": is_healthy, **asdict(health)})
     else:
-        if health.zookeeper["connected"]:
+        if health.is_read:
             _print(health)
         _say("catching up", [str(row["message"]) for row in health.catching_up])
         _say("warning", health.warnings)
+        _say("not known", [health.not_told] if health.not_told else [])
         _say("unhealthy", health.reasons)
     return is_healthy
 
@@ -116,14 +135,17 @@ def _say(kind: str, messages: Sequence[str]) -> None:
 
 
 def _examine(cluster: Cluster) -> Health:
-    health = Health({"address": cluster.zookeeper_address, "connected": False})
+    address = cluster.zookeeper_address
+    zookeeper: dict[str, object] = {"address": address, "connected": False}
+    health = Health(None if cluster.bootstrap else zookeeper)
     file = cluster.file
     try:
         with cluster.admin() as admin:
             _examine_cluster(admin, cluster.data_dir, file, health)
+            health.not_told = None if admin.tells_all else NOT_TOLD
     except ClusterNotFoundError as error:
         return Health(health.zookeeper, [*health.reasons, str(error)])
-    health.zookeeper["connected"] = True
+    zookeeper["connected"] = True
     health.placement = Troubles(health.reasons, health.warnings).examine_placement(file)
     return health
 
@@ -262,7 +284,7 @@ def _print(health: Health) -> None:
         active = f"broker {controller['broker_id']} (epoch {controller['controller_epoch']})"
     print_facts(
         [
-            ("zookeeper", health.zookeeper["address"]),
+            ("zookeeper", "not asked" if health.zookeeper is None else health.zookeeper["address"]),
             ("controller", active),
             ("events queued", health.event_queue_size),
             ("brokers", listed(_named(health.brokers), 20) or "none"),

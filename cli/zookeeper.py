@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
 import orjson
 
 from regent.cli.lazy_group import HelpfulGroup
-from regent.cli.output import announce, examples
+from regent.cli.output import announce, examples, note
 from regent.client.cluster_connection import Cluster, data_dir_option, pass_cluster
 from regent.client.json_files import decode_file
 from regent.client.wording import counted
@@ -36,7 +37,8 @@ from regent.transport.local_users import local_users as users_of
 from regent.zk.client.login import SECRET_FILE, log_in, read_login
 from regent.zk.client.operations import ConnectionLossError
 from regent.zk.stores.settings_store import check_settings
-from regent.zk.stores.tree_acls import check_root, open_tree, secure_tree
+from regent.zk.stores.tree_acls import check_root, create_chroot, open_tree, secure_tree
+from regent.zk.stores.tree_store import check_tree
 from regent.zk.stores.znode_store import NoClusterError
 
 _STOP_TIMEOUT_S = 10.0
@@ -149,24 +151,40 @@ def acl(how: str, address: str, secret_file: Path) -> None:
     click.echo("The znodes are secured." if how == "secure" else "The znodes are open.")
 
 
-@zookeeper.command(epilog=examples("zookeeper backup settings.json"))
+@zookeeper.command(
+    epilog=examples("zookeeper backup settings.json", "zookeeper backup tree.json --whole-tree")
+)
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--whole-tree", is_flag=True, help="Write everything, topics and tokens too.")
 @pass_cluster
-def backup(cluster: Cluster, /, file: Path) -> None:
+def backup(cluster: Cluster, /, file: Path, *, whole_tree: bool) -> None:
     """Write the settings of a cluster beside those of topics to a new FILE of mode 0600.
 
     It has the settings of brokers, users with the verifiers of their passwords, quotas and ACLs.
     Topics with their settings are copied by `jobs backup`.
+
+    With --whole-tree it has all of the cluster's znodes, for the case that ZooKeeper's data are
+    lost. Left out is what belongs to processes: registrations, the controller, notifications.
     """
     if file.exists():
         raise RegentError(f"{file} exists already: choose a new name")
     with cluster.admin() as admin:
-        document = admin.settings.read()
+        if whole_tree:
+            admin.topics.check_cluster()
+            document = admin.tree.read()
+        else:
+            document = admin.settings.read()
+    count = len(document["tree" if whole_tree else "znodes"])
     write_private(file, orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
-    click.echo(f"Wrote {counted(len(document['znodes']), 'znode')} to {file}.")
+    click.echo(f"Wrote {counted(count, 'znode')} to {file}.")
 
 
-@zookeeper.command(epilog=examples("zookeeper restore settings.json"))
+@zookeeper.command(
+    epilog=examples(
+        "zookeeper restore settings.json",
+        "zookeeper restore tree.json --zookeeper 192.0.2.1:2181 --dry-run",
+    )
+)
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option("--dry-run", is_flag=True, help="Show what would change.")
 @pass_cluster
@@ -174,11 +192,19 @@ def restore(cluster: Cluster, /, file: Path, *, dry_run: bool) -> None:
     """Write the settings of a FILE of `zookeeper backup` that differ; brokers follow at once.
 
     Settings and ACLs that the file does not have stay.
+
+    A file of --whole-tree is written into an empty ZooKeeper or chroot before the brokers start. It
+    is refused where brokers are registered or a cluster is. docs/operations.md has the steps.
     """
     try:
-        znodes = check_settings(decode_file(read_private(file, "settings"), str(file)))
+        document = decode_file(read_private(file, "settings"), str(file))
+        is_tree = isinstance(document, dict) and "tree" in document
+        znodes = check_tree(document) if is_tree else check_settings(document)
     except BadDataError as error:
         raise RegentError(f"{file}: {error}") from None
+    if is_tree:
+        _restore_tree(cluster, znodes, dry_run=dry_run)
+        return
     with cluster.admin() as admin:
         changed = admin.settings.changed(znodes)
         if not dry_run:
@@ -186,6 +212,20 @@ def restore(cluster: Cluster, /, file: Path, *, dry_run: bool) -> None:
     for path in changed:
         click.echo(path)
     click.echo(f"{len(changed)} of {len(znodes)} znodes {'differ' if dry_run else 'are written'}.")
+
+
+def _restore_tree(cluster: Cluster, znodes: Mapping[str, bytes], *, dry_run: bool) -> None:
+    if not dry_run:
+        create_chroot(cluster.zookeeper_address)
+    with cluster.admin() as admin:
+        tree = admin.tree
+        count = len(tree.check_unused(znodes)) if dry_run else tree.write(znodes)
+    click.echo(f"{count} of {len(znodes)} znodes {'are missing' if dry_run else 'are written'}.")
+    if not dry_run:
+        note(
+            "now remove control-plane.properties from all log directories of all brokers, and start"
+            " the brokers"
+        )
 
 
 def _run(server: EmbeddedZooKeeper, data_dir: Path) -> int:

@@ -442,6 +442,14 @@ def named_by_zookeeper(context: click.Context) -> bool:
     )
 
 
+def named_by_brokers(context: click.Context, cluster: Cluster) -> bool:
+    """Whether there are brokers only: of a profile that has more, ZooKeeper tells more."""
+    if _is_given(context, "bootstrap_server"):
+        return bool(cluster.bootstrap)
+    has_folder = context.get_parameter_source("data_dir") is ParameterSource.DEFAULT_MAP
+    return bool(cluster.bootstrap) and not context.params["zookeeper"] and not has_folder
+
+
 def _is_given(context: click.Context, name: str) -> bool:
     return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
 

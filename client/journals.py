@@ -252,7 +252,7 @@ class Journals:
         assert self._remote is not None
         try:
             with self._cluster.admin() as admin:
-                brokers, ended = admin.read_brokers(), admin.read_ends()
+                brokers, ended = admin.read_brokers(), admin.read_ends() or {}
         except ClusterNotFoundError:
             if not self._readers:
                 raise

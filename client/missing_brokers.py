@@ -22,6 +22,7 @@ from regent.zk.codecs.broker_znodes import BrokerEnd
 _SAME_END_MS: Final = 60_000  # between what several say about one end
 _DAY_MS: Final = 86_400_000
 _OFTEN: Final = 3  # absences in an hour; a restart, and another one, may be wanted
+_NOT_TOLD: Final = "only ZooKeeper has the reason, if it said one: ask with --zookeeper"
 _UNKNOWN: Final = (
     "it has said no reason: its process was killed, has crashed or stands still, or its machine or"
     " its network has failed"
@@ -54,11 +55,11 @@ class MissingBroker:
 class EndsOfBrokers:
     """All that is known about the ends of brokers.
 
-    ``elected_ms``: since when there is this controller; 0: unknown. It has not seen brokers leave
-    before, for example its predecessor.
+    ``noted`` None: ZooKeeper was not asked. ``elected_ms``: since when there is this controller; 0:
+    unknown. It has not seen brokers leave before, for example its predecessor.
     """
 
-    noted: Mapping[BrokerId, BrokerEnd]
+    noted: Mapping[BrokerId, BrokerEnd] | None
     supervised: Mapping[BrokerId, BrokerEntry]
     described: DescribeControllerResponse | None
     elected_ms: int = 0
@@ -66,7 +67,7 @@ class EndsOfBrokers:
     def of(self, broker_id: BrokerId) -> MissingBroker:
         """Return what is known about one broker that is not registered."""
         seen_ms = self._departed_ms(broker_id)
-        entry, end = self.supervised.get(broker_id), self.noted.get(broker_id)
+        entry, end = self.supervised.get(broker_id), (self.noted or {}).get(broker_id)
         killed_ms = entry.ended_ms if entry is not None and entry.ended else None
         newest_ms = max((ms for ms in (seen_ms, killed_ms) if ms is not None), default=0)
         if end is not None and newest_ms - end.at_ms <= _SAME_END_MS:
@@ -80,7 +81,7 @@ class EndsOfBrokers:
                 " still, or does not reach ZooKeeper"
             )
         else:
-            how = _UNKNOWN
+            how = _UNKNOWN if self.noted is not None else _NOT_TOLD
         is_latest = seen_ms is None and self.elected_ms > 0
         since_ms = self.elected_ms if is_latest else seen_ms
         return MissingBroker(broker_id, since_ms, how, is_latest=is_latest)
@@ -90,7 +91,7 @@ class EndsOfBrokers:
         since_ms = time.time() * 1000 - _DAY_MS
         return [
             MissingBroker(broker_id, end.at_ms, end.reason)
-            for broker_id, end in sorted(self.noted.items())
+            for broker_id, end in sorted((self.noted or {}).items())
             if broker_id not in known and not end.was_asked and end.at_ms > since_ms
         ]
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from regent.client.broker_request import NoAnswerError, ask_broker
+from regent.client.answered_tree import describe_cluster
 from regent.client.cluster_connection import (
     Cluster,
     ClusterLocation,
@@ -22,8 +22,7 @@ from regent.client.cluster_connection import (
 )
 from regent.client.command_config import SECURITY_OF_COMMAND
 from regent.client.partitions import DescribedPartition, Topics, read_partitions
-from regent.config.addresses import bracketed
-from regent.core.errors import BadDataError, Errors
+from regent.core.errors import BadDataError
 from regent.core.model import (
     NO_EPOCH,
     BrokerId,
@@ -35,16 +34,10 @@ from regent.core.model import (
     ReplicaAssignment,
     TopicPartition,
 )
-from regent.core.protocol.messages.describe_cluster import (
-    DescribeClusterRequest,
-    DescribeClusterResponse,
-)
-from regent.transport.kafka.api import KafkaApiKey
 from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.codecs.broker_znodes import BrokerEnd
 from regent.zk.stores.admin_store import ActiveController, ZkAdminStore
 
-_DESCRIBE_CLUSTER: Final = (KafkaApiKey.DESCRIBE_CLUSTER, 0)
 _TIMEOUT_S: Final = 3.0
 _CLIENT_ID: Final = "regent-console"
 
@@ -59,33 +52,20 @@ class BootstrapSource:
 
     def read_brokers(self) -> dict[BrokerId, BrokerRegistration | BadDataError]:
         """Return the brokers that the cluster has now, and remember the controller."""
-        problems = []
-        for broker in self._cluster.bootstrap:
-            try:
-                request = DescribeClusterRequest(include_cluster_authorized_operations=False)
-                answer = ask_broker(
-                    broker, _DESCRIBE_CLUSTER, request, DescribeClusterResponse, _TIMEOUT_S
-                )
-            except NoAnswerError as error:
-                problems.append(f"{bracketed(broker.host)}:{broker.port}: {error}")
-                continue
-            if answer.error_code != Errors.NONE:
-                problems.append(answer.error_message or Errors(answer.error_code).name)
-                continue
-            self._controller_id = answer.controller_id
-            protocol = SECURITY_OF_COMMAND.protocol.value
-            return {
-                row.broker_id: BrokerRegistration(
-                    BrokerInfo(
-                        row.broker_id,
-                        (EndPoint(protocol, row.host, row.port, protocol),),
-                        row.rack,
-                    ),
-                    NO_EPOCH,
-                )
-                for row in answer.brokers
-            }
-        raise ClusterNotFoundError(f"no broker of --bootstrap-server answers: {problems[0]}")
+        _, answer = describe_cluster(self._cluster.bootstrap)
+        self._controller_id = answer.controller_id
+        protocol = SECURITY_OF_COMMAND.protocol.value
+        return {
+            row.broker_id: BrokerRegistration(
+                BrokerInfo(
+                    row.broker_id,
+                    (EndPoint(protocol, row.host, row.port, protocol),),
+                    row.rack,
+                ),
+                NO_EPOCH,
+            )
+            for row in answer.brokers
+        }
 
     def read_controller(self) -> ActiveController | None:
         """Return the controller of the last answer; its epoch is not known."""

@@ -193,6 +193,10 @@ def is_our_software(software: str) -> bool:
     return software.partition(" ")[0] == OUR_SOFTWARE
 
 
+CONTROL_ENDPOINT_CONFIG: Final = "regent.control.endpoint"
+"""A setting of a broker that only DescribeConfigs has: its ``control_peer``."""
+
+
 def control_peer(endpoint: str | None, key: str | None) -> str | None:
     """Return ``tcp://host:port#key``; without a key the endpoint alone."""
     return endpoint if endpoint is None or key is None else f"{endpoint}#{key}"

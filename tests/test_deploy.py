@@ -1,16 +1,21 @@
 """The files of deploy/ as text: they parse, and name settings, options and ports that exist.
 
-No container is started here.
+Others check their form: Kubernetes' schemas, that of Compose, and systemd. No container is started
+here.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -50,6 +55,49 @@ def test_every_option_of_a_broker_exists(path: Path) -> None:
     lines = re.findall(r"\bbroker --id.*(?:\n +--.*)*", path.read_text())
     given = {word for line in lines for word in shlex.split(line) if word.startswith("--")}
     assert given <= OPTIONS
+
+
+# --- what others say of the form ------------------------------------------------------------------
+
+KUBERNETES = ("1.25", kubernetes_validate.latest_version())
+"""The oldest release whose schemas the package has, and the newest."""
+
+
+@pytest.mark.parametrize("release", KUBERNETES)
+def test_kubernetes_knows_every_field(release: str) -> None:
+    manifests = documents("kubernetes/brokers.yaml")
+    for manifest in manifests:
+        kubernetes_validate.validate(manifest, release, strict=True)
+    (container,) = manifests[2]["spec"]["template"]["spec"]["containers"]
+    container["readinessProb"] = container.pop("readinessProbe")
+    with pytest.raises(kubernetes_validate.ValidationError, match="readinessProb"):
+        kubernetes_validate.validate(manifests[2], release, strict=True)
+
+
+@pytest.mark.parametrize("key", ["stop_grace_period", "stop_grace_perod"])
+def test_compose_knows_every_key(tmp_path: Path, key: str) -> None:
+    text = (DEPLOY / "compose.yaml").read_text()
+    file = tmp_path / "compose.yaml"
+    file.write_text(text.replace("stop_grace_period", key))
+    command = ("check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(file))
+    checked = subprocess.run(
+        [sys.executable, "-m", *command], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert (checked.returncode == 0) is (key in text), checked.stdout
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+@pytest.mark.parametrize("key", ["TimeoutStopSec", "TimeoutStopSex"])
+def test_systemd_knows_every_key(tmp_path: Path, key: str) -> None:
+    text = (DEPLOY / "regent-broker.service").read_text()
+    unit = tmp_path / "regent-broker.service"
+    is_there = text.replace("/opt/regent/bin/regent", sys.executable)
+    unit.write_text(is_there.replace("TimeoutStopSec", key))
+    command = ["systemd-analyze", "verify", str(unit)]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    ours = [line for line in said.stderr.splitlines() if unit.name in line]
+    assert [line for line in ours if key not in line] == []
+    assert (not ours) is (key in text), said.stderr
 
 
 def environments() -> Iterator[dict[str, str]]:
@@ -130,6 +178,15 @@ def test_the_image_shows_the_default_ports() -> None:
     assert [int(port) for port in exposed[1].split()] == list(PORTS.values())
     assert f"127.0.0.1:{PORTS['metrics']}/health" in text
     assert "HEALTHCHECK --start-period=" in text
+
+
+def test_kubernetes_can_see_that_the_user_of_the_image_is_not_root() -> None:
+    """With ``runAsNonRoot`` it refuses an image whose user is a name."""
+    pod = documents("kubernetes/brokers.yaml")[2]["spec"]["template"]["spec"]
+    user = pod["securityContext"]["runAsUser"]
+    text = (DEPLOY / "Dockerfile").read_text()
+    assert f"\nUSER {user}\n" in text
+    assert f" useradd --uid {user} " in text
 
 
 def test_all_wait_for_the_longest_controlled_shutdown() -> None:

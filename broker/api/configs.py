@@ -53,6 +53,7 @@ from regent.core.protocol.messages.configs import (
 from regent.core.protocol.topics import TopicsResponse, error_of, results_of, topic_of
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.security.acls import AclOperation, ResourceType
+from regent.core.setting import Scope
 from regent.core.topic_validation import topic_name_problem
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.message_codec import answer, decode
@@ -93,12 +94,16 @@ class ConfigView:
     read_configs: ReadConfigs
 
     def describe(
-        self, resources: Collection[ConfigResource]
+        self, wanted: Mapping[ConfigResource, Collection[str] | None]
     ) -> Mapping[ConfigResource, list[ConfigDescription] | RefusedError]:
-        """Return the settings of each resource, or its refusal. ZooKeeper is read once for all."""
+        """Return the settings of each resource, or its refusal. ZooKeeper is read once for all.
+
+        It is not read if only settings of this broker are ``wanted`` that do not change while it
+        runs. None or empty: all settings.
+        """
         entities: dict[ConfigResource, str] = {}
         described: _Described = {}
-        for resource in resources:
+        for resource in wanted:
             try:
                 if resource.type == ConfigResourceType.BROKER_LOGGER:
                     _check_broker_id(resource.name, self.broker_id)
@@ -107,12 +112,22 @@ class ConfigView:
                     entities[resource] = self._entity(resource)
             except RefusedError as refused:
                 described[resource] = refused.with_traceback(None)
-        return {**described, **(self._describe(entities) if entities else {})}
+        may_change = any(self._may_change(e, wanted[resource]) for resource, e in entities.items())
+        found = self._describe(entities, may_change=may_change) if entities else {}
+        return {**described, **found}
 
-    def _describe(self, entities: Mapping[ConfigResource, str]) -> _Described:
+    def _may_change(self, entity: str, names: Collection[str] | None) -> bool:
+        if entity != f"brokers/{self.broker_id}" or not names:
+            return True
+        fixed = {n for n, row in self.settings.items() if row.setting.scope is Scope.READ_ONLY}
+        return not fixed.issuperset(names)
+
+    def _describe(self, entities: Mapping[ConfigResource, str], *, may_change: bool) -> _Described:
         own = f"brokers/{self.broker_id}"
+        found: Mapping[str, Mapping[str, str]] = {}
         try:
-            found = self.read_configs({own, DEFAULT_BROKER, *entities.values()})
+            if may_change:
+                found = self.read_configs({own, DEFAULT_BROKER, *entities.values()})
         except RegentError as error:
             late = RefusedError(Errors.REQUEST_TIMED_OUT, str(error))
             return dict.fromkeys(entities, late)
@@ -204,7 +219,7 @@ def config_apis(view: ConfigView, executor: Executor) -> Sequence[KafkaApi]:
             for row in asked.resources
         }
         denials = _denials(request, AclOperation.DESCRIBE_CONFIGS, wanted)
-        visible = [resource for resource in wanted if resource not in denials]
+        visible = {row: names for row, names in wanted.items() if row not in denials}
         described = {**view.describe(visible), **denials}
         results = [
             _result(resource, described[resource], names, asked)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from regent.client.answered_tree import NOT_TOLD
 from regent.client.broker_request import NoAnswerError, ask_broker
 from regent.client.cluster_connection import Cluster, ClusterNotFoundError
 from regent.client.command_config import SECURITY_OF_COMMAND
@@ -106,7 +107,9 @@ def examine(cluster: Cluster, folder: Path | None) -> tuple[ExaminedCluster, lis
     has_ended = examined.file is not None and not examined.processes
     if has_ended:
         findings.append(_ended(examined))
-    if examined.zookeeper and not (has_ended and _has_own_zookeeper(examined)):
+    if cluster.bootstrap or (
+        examined.zookeeper and not (has_ended and _has_own_zookeeper(examined))
+    ):
         findings += _read_zookeeper(cluster, examined)
     if not has_ended:
         findings += _dead_brokers(examined)
@@ -182,6 +185,9 @@ def _read_zookeeper(cluster: Cluster, examined: ExaminedCluster) -> Iterator[Fin
     try:
         with cluster.admin() as admin:
             yield from _read_registrations(admin, examined)
+            if not admin.tells_all:
+                yield Finding(CLUSTER, Severity.OK, "zookeeper", f"not examined: {NOT_TOLD}")
+                return
         with cluster.admin() as admin:
             same: dict[Sequence[AclEntry], Sequence[AclEntry]] = {}  # most znodes have a few ACLs
             examined.acls = [(path, same.setdefault(acl, acl)) for path, acl in admin.read_acls()]

@@ -428,6 +428,7 @@ def _settings_of_topics(_: ExaminedCluster, served: ServedCluster) -> Iterator[F
         p.topic_partition.topic
         for p in served.partitions
         if len(p.assignment.replicas) >= _SAFE_REPLICAS and served.min_insync(p) == 1
+        if p.topic_partition.topic in served.topic_configs  # else its settings cannot be read
     }
     yield from _named_topics(
         alone - INTERNAL_TOPICS,

@@ -56,6 +56,7 @@ STARTED = StartedBroker(
     (Path("/d/one"), Path("/d/two")),
     listeners=(EndPoint("PLAINTEXT", "0.0.0.0", 9092),),
     advertised_listeners=(EndPoint("PLAINTEXT", "fd00::1", 9093),),
+    control_peer="tcp://fd00::1:9094#0a",
 )
 
 
@@ -72,6 +73,7 @@ def test_a_started_broker_has_kafkas_settings_of_its_addresses_and_directories()
     assert facts["inter.broker.protocol.version"] == ("3.9-IV0", False)
     assert facts["log.dirs"] == ("/d/one,/d/two", False)
     assert facts["zookeeper.connect"] == ("zk:2181/chroot", True)
+    assert facts["regent.control.endpoint"] == ("tcp://fd00::1:9094#0a", False)
     assert described["log.dirs"].default == "/d/one,/d/two"
     assert not facts.keys() & {"host", "port", "advertised.host", "advertised.port"}
 

@@ -17,8 +17,10 @@ from regent.core.security.acls import (
     ResourcePattern,
     ResourceType,
 )
+from regent.zk.codecs.topic_znodes import random_uuid
 from regent.zk.stores.acl_store import ZkAclStore
 from regent.zk.stores.config_store import ZkConfigStore
+from regent.zk.znodes import ClusterIdZNode
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_zookeeper import FakeZooKeeper
 
@@ -162,3 +164,41 @@ def test_a_file_that_others_can_read_is_refused(cluster: FakeCluster, file: Path
     result = cluster.run("zookeeper", "restore", str(file))
     assert result.exit_code == 1
     assert "chmod" in result.stderr
+
+
+# --- the whole tree -------------------------------------------------------------------------------
+
+
+def test_a_whole_tree_is_restored_where_no_cluster_is(
+    cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(cluster)
+    cluster.with_brokers(1)
+    cluster.put_topic("t", {0: (0,)})
+    cluster.put("/cluster/id", ClusterIdZNode.encode(random_uuid()))
+    file = tmp_path / "tree.json"
+    wrote = cluster.run("zookeeper", "backup", str(file), "--whole-tree").stdout
+    assert wrote.startswith("Wrote ")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    before = list(cluster.writes)
+    refused = cluster.run("zookeeper", "restore", str(file))
+    assert refused.exit_code == 1
+    assert refused.stderr.startswith("regent: brokers are registered here: 0: stop them")
+    assert cluster.writes == before
+    other = FakeCluster()
+    try:
+        monkeypatch.setenv("REGENT_ZOOKEEPER", "other:2181")
+        dry = other.run("zookeeper", "restore", str(file), "--dry-run").stdout
+        assert "znodes are missing" in dry
+        assert other.run("topics", "list", "--names").stdout == ""
+        result = other.run("zookeeper", "restore", str(file))
+        assert "znodes are written" in result.stdout
+        assert "remove control-plane.properties" in result.stderr
+        assert other.run("topics", "list", "--names").stdout == "t\n"
+        configs, acls = stores(other)
+        assert configs.read_configs(list(CONFIGS)) == CONFIGS
+        assert acls.read_all() == ACLS
+        again = other.run("zookeeper", "restore", str(file))
+        assert "there is a cluster here already (/cluster/id)" in again.stderr
+    finally:
+        other.close()

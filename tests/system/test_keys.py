@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from regent.config.cluster_location import KEYS_DIR
 from regent.config.command_line import COMMAND
 from regent.core.errors import Errors
 from regent.core.model import BrokerId
@@ -88,6 +91,31 @@ def refusal(client: RequestClient, request: Any, header: ControlHeader | None = 
 def test_a_stranger_is_not_heard(cluster: RegentCluster) -> None:
     with client_of(cluster, new_key_pair(), 0) as client, pytest.raises(PeerUnreachableError):
         client.request(DescribeMetadataRequest(()), timeout_ms=TIMEOUT_MS)
+
+
+def test_commands_that_know_a_broker_and_have_our_key_need_no_zookeeper(
+    cluster: RegentCluster, tmp_path: Path
+) -> None:
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        variables = {n: v for n, v in os.environ.items() if not n.startswith("REGENT_")}
+        return subprocess.run(
+            [*COMMAND, *arguments, "--bootstrap-server", cluster.bootstrap_server(1)],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env={**variables, "XDG_CONFIG_HOME": str(tmp_path)},
+            timeout=scaled(60),
+            check=False,
+        )
+
+    keys = ("--keys", str(cluster.data_dir / KEYS_DIR))
+    status = json.loads(run("status", *keys, "-o", "json").stdout)
+    assert (status["healthy"], status["reasons"]) == (True, [])
+    assert [broker["id"] for broker in status["brokers"]] == [0, 1, 2]
+    assert "t: new topic" in run("events", *keys).stdout
+    doctor = run("doctor", *keys, "--watch-groups", "0", "-o", "json")
+    assert {row["severity"] for row in json.loads(doctor.stdout)} <= {"ok", "warning"}
+    assert "is our key allowed there?" in run("events").stderr
 
 
 def test_a_broker_gives_no_orders(cluster: RegentCluster) -> None:

@@ -22,6 +22,7 @@ from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.codecs.topic_znodes import encode_topic_id
 from regent.zk.stores.cluster_identity import join_cluster
 from regent.zk.stores.controller_store import ZkControllerStore
+from regent.zk.stores.tree_store import ZkTreeStore, check_tree
 from regent.zk.znodes import ControllerEpochZNode, TopicZNode
 from tests.support.breakable_cluster import ALONE, BROKERS, BreakableCluster
 from tests.support.embedded_ensemble import EmbeddedEnsemble
@@ -186,6 +187,20 @@ def test_brokers_end_when_zookeeper_was_set_back(replaceable: ReplaceableData) -
     assert replaceable.cluster.status()["reasons"][0].startswith("broker 0 not registered since")
     replaceable.replace(replaceable.newest)
     assert said in replaceable.start_refused(2), "until an admin accepts the data"
+    for broker_id in BROKERS:
+        for directory in replaceable.cluster.log_directories(broker_id):
+            (directory / "control-plane.properties").unlink()
+    replaceable.start_all()
+
+
+@pytest.mark.nightly
+def test_a_cluster_whose_zookeeper_lost_its_data_goes_on_from_a_backup_of_the_tree(
+    replaceable: ReplaceableData,
+) -> None:
+    backup = check_tree(ZkTreeStore(replaceable.cluster.zookeeper).read())
+    replaceable.replace(None)
+    replaceable.await_end_of_all()
+    ZkTreeStore(replaceable.cluster.zookeeper).write(backup)
     for broker_id in BROKERS:
         for directory in replaceable.cluster.log_directories(broker_id):
             (directory / "control-plane.properties").unlink()

@@ -114,6 +114,9 @@ class ZooKeeper:
     one. The tests' fake passes the same contract tests.
     """
 
+    tells_all = True
+    """Whether what is absent does not exist. False: brokers answer, and do not know all znodes."""
+
     def __init__(self) -> None:
         self._client: ZooKeeperClient | None = None
         self._earlier_zxid = 0  # the newest zxid of earlier sessions

@@ -44,6 +44,7 @@ from regent.zk.stores.fenced_writes import apply, change_znodes
 from regent.zk.stores.settings_store import ZkSettingsStore
 from regent.zk.stores.topic_store import ZkTopicStore
 from regent.zk.stores.tree_acls import read_tree, read_tree_data
+from regent.zk.stores.tree_store import ZkTreeStore
 from regent.zk.stores.znode_store import ZnodeStore
 from regent.zk.znodes import (
     ConfigEntityChangeNotificationZNode,
@@ -95,8 +96,8 @@ class ActiveController:
 class ZkAdminStore(ZnodeStore):
     """Reads and writes of an administrator, over one ZooKeeper session.
 
-    ``topics``, ``configs`` and ``settings`` are the stores for topics, configurations, and all
-    settings beside those of topics, over the same session.
+    ``topics``, ``configs``, ``settings`` and ``tree`` are the stores for topics, configurations,
+    all settings beside those of topics, and the whole tree, over the same session.
     Every call raises ``SessionExpiredError`` when the session is over.
     """
 
@@ -105,6 +106,12 @@ class ZkAdminStore(ZnodeStore):
         self.topics = ZkTopicStore(zookeeper)
         self.configs = self.topics.configs
         self.settings = ZkSettingsStore(zookeeper)
+        self.tree = ZkTreeStore(zookeeper)
+
+    @property
+    def tells_all(self) -> bool:
+        """See ``ZooKeeper.tells_all``."""
+        return self._zookeeper.tells_all
 
     def read_acls(self) -> Iterator[tuple[str, Sequence[AclEntry]]]:
         """Yield the path and the ACL of every znode, see ``tree_acls.read_tree``."""
@@ -194,9 +201,9 @@ class ZkAdminStore(ZnodeStore):
 
     # --- brokers ---
 
-    def read_ends(self) -> Mapping[BrokerId, BrokerEnd]:
-        """Return why brokers ended that have not registered since."""
-        return read_ends(self._zookeeper)
+    def read_ends(self) -> Mapping[BrokerId, BrokerEnd] | None:
+        """Return why brokers ended that have not registered since; None: nobody tells."""
+        return read_ends(self._zookeeper) if self.tells_all else None
 
     # --- partitions ---
 

@@ -135,11 +135,18 @@ def _may_have_secrets(path: str) -> bool:
     return acl_of(path) is Acl.SENSITIVE or any(word in path for word in _SECRET_WORDS)
 
 
+def create_chroot(hosts: str) -> None:
+    """Create the chroot of a connect string that has one; see ``secure_tree``."""
+    if "/" in hosts:
+        with _session(hosts, create_chroot=True):
+            pass
+
+
 @contextmanager
-def _session(hosts: str) -> Iterator[ZooKeeperClient]:
+def _session(hosts: str, *, create_chroot: bool = False) -> Iterator[ZooKeeperClient]:
     client = ZooKeeperClient(hosts, _SESSION_TIMEOUT_MS, on_watch=lambda _: None)
     try:
-        client.start(_SESSION_TIMEOUT_MS / 1000, create_chroot=False)
+        client.start(_SESSION_TIMEOUT_MS / 1000, create_chroot=create_chroot)
         if client.chroot and client.get(_ROOT) is None:
             raise NoClusterError(f"there is no znode {client.chroot}")
         yield client

@@ -282,6 +282,20 @@ def test_without_zookeeper_the_request_times_out(configs: Configs):
     assert unknown.error_code == Errors.UNKNOWN_TOPIC_OR_PARTITION
 
 
+def test_without_zookeeper_a_broker_tells_what_does_not_change_while_it_runs(configs: Configs):
+    configs.failure = SessionExpiredError("no session")
+    (fixed,) = configs.describe((BROKER, "1"), names=["regent.control.port", "broker.id"])
+    assert fixed.error_code == Errors.NONE
+    assert {row.name: row.value for row in fixed.configs} == {
+        "broker.id": "1",
+        "regent.control.port": "10092",
+    }
+    assert configs.reads == 0
+    for names in (["broker.id", "log.retention.ms"], ["my.plugin.url"], []):
+        (result,) = configs.describe((BROKER, "1"), names=names)
+        assert result.error_code == Errors.REQUEST_TIMED_OUT
+
+
 # --- AlterConfigs ---------------------------------------------------------------------------------
 
 

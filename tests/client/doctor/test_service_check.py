@@ -217,6 +217,8 @@ def test_topics_whose_settings_lose_records_are_counted_and_named_once():
     configs = {f"t{n}": {"min.insync.replicas": "2"} for n in range(1, 7)}
     for name in configs:
         configs[name]["unclean.leader.election.enable"] = "true"
+    configs["t0"] = {}
+    rows.append(partition(0, 1, (1, 2, 3), (1, 2, 3), "whose-settings-cannot-be-read"))
     unclean, alone = found(ServedCluster(live(1, 2, 3), partitions=rows, topic_configs=configs))
     assert unclean.message.startswith("6 topics with unclean.leader.election.enable=true:")
     assert unclean.message.endswith(": t1, t2, t3, t4, t5 and 1 more")

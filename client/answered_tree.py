@@ -1,0 +1,368 @@
+"""A cluster that is known by the addresses of some brokers only: their answers as ZooKeeper's tree.
+
+Commands read it with the code that reads ZooKeeper. Any broker names the others (DescribeCluster)
+and its control port (DescribeConfigs). The controller's broker tells the brokers and partitions
+that it knows, the controller what it does. What nobody tells is absent: ``NOT_TOLD`` names it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Final, NamedTuple, TypeVar
+
+from regent.client.broker_request import NoAnswerError, ask_broker
+from regent.client.cluster_connection import Cluster, ClusterLocation, ClusterNotFoundError
+from regent.config.addresses import bracketed
+from regent.core.errors import Errors, RegentError
+from regent.core.model import (
+    CONTROL_ENDPOINT_CONFIG,
+    LEADER_DURING_DELETE,
+    NO_CONTROLLER,
+    BrokerInfo,
+    EndPoint,
+    LeaderAndIsr,
+    LeaderIsrAndControllerEpoch,
+    ReplicaAssignment,
+    TopicPartition,
+)
+from regent.core.protocol.broker import DescribeMetadataRequest, DescribeMetadataResponse
+from regent.core.protocol.control import UpdateMetadataBroker
+from regent.core.protocol.controller import DescribeControllerRequest, DescribeControllerResponse
+from regent.core.protocol.messages.configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+)
+from regent.core.protocol.messages.describe_cluster import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+from regent.core.protocol.messages.partitions import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
+from regent.transport.control.codec import Request
+from regent.transport.control.remote_ref import actor_at, ask
+from regent.transport.kafka.api import KafkaApiKey
+from regent.zk import znodes
+from regent.zk.client.operations import (
+    AclEntry,
+    MultiResult,
+    Operation,
+    UnreadableZnode,
+    Znode,
+    ZnodeStat,
+)
+from regent.zk.client.zookeeper import ZooKeeper
+
+NOT_TOLD: Final = (
+    "why brokers ended, znodes that cannot be read, quarantined events, settings in ZooKeeper that"
+    " are ignored, and pauses of moves: brokers were asked, and only ZooKeeper has these"
+    " (--zookeeper)"
+)
+"""What a command says that read such a tree."""
+
+_TIMEOUT_S: Final = 3.0
+_FRESH_S: Final = 1.0  # a later reading asks again
+_CLIENT_ID: Final = "regent-cli"
+_DESCRIBE_CLUSTER: Final = (KafkaApiKey.DESCRIBE_CLUSTER, 0)
+_DESCRIBE_CONFIGS: Final = (KafkaApiKey.DESCRIBE_CONFIGS, 4)
+_TOPIC, _BROKER = 2, 4  # types of resources
+_OF_TOPIC: Final = 1  # the source of a setting
+_TOPIC_SETTINGS: Final = ("min.insync.replicas", "unclean.leader.election.enable")
+
+T = TypeVar("T")
+
+
+def reached_by(cluster: Cluster, *, by_brokers: bool) -> Cluster:
+    """Return a cluster that is read over its ZooKeeper, or by what its brokers answer."""
+    if not by_brokers:
+        cluster.bootstrap = ()
+        return cluster
+    brokers = cluster.bootstrap
+
+    @contextmanager
+    def opened(_address: str, _limit_s: float | None) -> Iterator[ZooKeeper]:
+        yield AnsweredTree(brokers)
+
+    return Cluster(lambda: ClusterLocation("", None), opened, brokers)
+
+
+def describe_cluster(bootstrap: Sequence[EndPoint]) -> tuple[EndPoint, DescribeClusterResponse]:
+    """Return the first answer and who gave it. Raises ``ClusterNotFoundError``."""
+    problems = []
+    for broker in bootstrap:
+        request = DescribeClusterRequest(include_cluster_authorized_operations=False)
+        try:
+            answer = ask_broker(
+                broker, _DESCRIBE_CLUSTER, request, DescribeClusterResponse, _TIMEOUT_S
+            )
+        except NoAnswerError as error:
+            problems.append(f"{bracketed(broker.host)}:{broker.port}: {error}")
+            continue
+        if answer.error_code == Errors.NONE:
+            return broker, answer
+        problems.append(answer.error_message or Errors(answer.error_code).name)
+    raise ClusterNotFoundError(f"no broker of --bootstrap-server answers: {problems[0]}")
+
+
+class _Part(NamedTuple):
+    """Znodes, and the names below each; ``read_at`` is on the monotonic clock."""
+
+    read_at: float = -_FRESH_S
+    znodes: Mapping[str, Znode] = {}
+    children: Mapping[str, Sequence[str]] = {}
+
+    @classmethod
+    def of(cls, found: Mapping[str, Znode]) -> _Part:
+        below: dict[str, set[str]] = {path: set() for path in found}
+        for path in found:
+            parent, _, name = path.rpartition("/")
+            below.setdefault(parent, set()).add(name)
+        return cls(time.monotonic(), found, {path: sorted(names) for path, names in below.items()})
+
+    @property
+    def is_fresh(self) -> bool:
+        return time.monotonic() - self.read_at < _FRESH_S
+
+
+class AnsweredTree(ZooKeeper):
+    """What brokers answer; it is asked for again when it is read later. Nothing can be written."""
+
+    tells_all = False
+
+    def __init__(self, bootstrap: Sequence[EndPoint]) -> None:
+        super().__init__()
+        self._bootstrap = bootstrap
+        self._answering = bootstrap[0]
+        self._peer = ""  # of whom we ask for partitions
+        self._described: DescribeControllerResponse | None = None
+        self._brokers = _Part()
+        self._topics = _Part()
+
+    def get(self, path: str, *, watch: bool = False) -> Znode | None:
+        """Return a znode; None: it does not exist, or nobody tells."""
+        return self.get_many([path], watch=watch)[0]
+
+    def get_many(self, paths: Sequence[str], *, watch: bool = False) -> list[Znode | None]:
+        """Return znodes in the order of ``paths``."""
+        del watch
+        found = {path: self._part(path).znodes.get(path) for path in paths}
+        names = (znodes.TopicConfigZNode.names(path) for path in paths)
+        topics = sorted(name[0] for name in names if name is not None)
+        found |= self._configs_of(topics)
+        return [found[path] for path in paths]
+
+    def children(self, path: str, *, watch: bool = False) -> list[str] | None:
+        """Return the names below a znode."""
+        del watch
+        names = self._part(path).children.get(path)
+        return None if names is None else list(names)
+
+    def children_many(self, paths: Sequence[str]) -> list[list[str] | None]:
+        """Return the names below many znodes."""
+        return list(map(self.children, paths))
+
+    def acls_many(self, paths: Sequence[str]) -> list[tuple[AclEntry, ...] | None]:
+        """Return nothing: nobody tells them."""
+        return [None for _ in paths]
+
+    def sync(self) -> None:
+        """Do nothing: brokers know what the controller has told them."""
+
+    def latest_zxid(self) -> int:
+        """Return 0: nobody tells it."""
+        return 0
+
+    def multi_many(self, batches: Sequence[Sequence[Operation]]) -> list[MultiResult]:
+        """Refuse: ``ClusterNotFoundError``."""
+        del batches
+        raise ClusterNotFoundError("this changes ZooKeeper: name it with --zookeeper")
+
+    # --- inside ---
+
+    def _part(self, path: str) -> _Part:
+        if not self._brokers.is_fresh:
+            self._brokers = _Part.of(self._read_brokers())
+        if not path.startswith(znodes.TopicsZNode.PATH):
+            return self._brokers
+        if not self._topics.is_fresh:
+            self._topics = _Part.of(self._read_topics())
+        return self._topics
+
+    def _read_brokers(self) -> Mapping[str, Znode]:
+        """Ask a broker who is there, then the controller what it does."""
+        self._peer, metadata = self._first_metadata()
+        peers = {row.broker_id: row.control_peer for row in metadata.brokers}
+        peer, self._described = peers.get(metadata.controller_id), None
+        if peer is not None:  # None: there is no controller, or it is one of Kafka
+            with suppress(RegentError):  # who reads this asks the controller too, and says it
+                answer = _asked(peer, DescribeControllerRequest(), DescribeControllerResponse)
+                if answer.error_code is Errors.NONE:
+                    self._peer, self._described = peer, answer  # it knows first what changes
+                else:  # it was the controller, as brokers that do not know the next one believe
+                    metadata = replace(metadata, controller_id=NO_CONTROLLER)
+        deleted = () if self._described is None else self._described.topics_to_be_deleted
+        return {
+            **{path: _znode() for path in znodes.PERSISTENT_PATHS},
+            **_brokers_and_controller(metadata, self._described),
+            **{znodes.DeleteTopicsTopicZNode.path(topic): _znode() for topic in deleted},
+        }
+
+    def _read_topics(self) -> Mapping[str, Znode]:
+        """Ask for partitions; the journal notes each question about moves."""
+        try:
+            metadata = _asked(self._peer, DescribeMetadataRequest(), DescribeMetadataResponse)
+            moving: Mapping[TopicPartition, ReplicaAssignment] = {}
+            if self._described is not None and self._described.reassigning_partitions:
+                question = ListPartitionReassignmentsRequest.of()
+                answer = _asked(self._peer, question, ListPartitionReassignmentsResponse)
+                moving = answer.assignments
+        except RegentError as error:
+            raise ClusterNotFoundError(f"the partitions: {error}") from None
+        return {znodes.TopicsZNode.PATH: _znode(), **_partitions(metadata, moving)}
+
+    def _first_metadata(self) -> tuple[str, DescribeMetadataResponse]:
+        self._answering, cluster = describe_cluster(self._bootstrap)
+        problems = []
+        request = DescribeMetadataRequest(topics=())
+        for row in cluster.brokers:
+            broker = EndPoint("", row.host, row.port)
+            try:
+                peer = _control_peer(broker, row.broker_id)
+                return peer, _asked(peer, request, DescribeMetadataResponse)
+            except RegentError as error:
+                problems.append(f"broker {row.broker_id}: {error}")
+        why = problems[0] if problems else "there are no brokers"
+        raise ClusterNotFoundError(f"no broker tells what it knows: {why}")
+
+    def _configs_of(self, topics: Sequence[str]) -> Mapping[str, Znode]:
+        """Return what topics set of the settings that are looked at."""
+        if not topics:
+            return {}
+        paths = {topic: znodes.TopicConfigZNode.path(topic) for topic in topics}
+        try:
+            results = _describe_configs(self._answering, _TOPIC, topics, _TOPIC_SETTINGS)
+        except ClusterNotFoundError as error:
+            return {path: UnreadableZnode.because(str(error)) for path in paths.values()}
+        return {paths[result.resource_name]: _config_of(result) for result in results}
+
+
+def _config_of(result: DescribeConfigsResult) -> Znode:
+    if result.error_code != Errors.NONE:
+        why = result.error_message or Errors(result.error_code).name
+        return UnreadableZnode.because(f"a broker does not tell them: {why}")
+    config = {
+        row.name: row.value
+        for row in result.configs
+        if row.value is not None and row.config_source == _OF_TOPIC
+    }
+    return _znode(znodes.TopicConfigZNode.encode(config))
+
+
+def _control_peer(broker: EndPoint, broker_id: int) -> str:
+    """Return where a broker answers commands. Raises ``RegentError``."""
+    (result,) = _describe_configs(broker, _BROKER, [str(broker_id)], (CONTROL_ENDPOINT_CONFIG,))
+    if result.error_code != Errors.NONE:
+        why = result.error_message or Errors(result.error_code).name
+        if result.error_code == Errors.CLUSTER_AUTHORIZATION_FAILED:
+            why += ": the user needs the right to DescribeConfigs of the cluster"
+        raise RegentError(f"it does not tell its control port: {why}")
+    found = next((row.value for row in result.configs if row.value), None)
+    if found is None:
+        raise RegentError("it tells no control port: it is one of Kafka, or of an older release")
+    return found
+
+
+def _describe_configs(
+    broker: EndPoint, kind: int, names: Sequence[str], keys: tuple[str, ...]
+) -> tuple[DescribeConfigsResult, ...]:
+    resources = tuple(
+        DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys)
+        for name in names
+    )
+    request = DescribeConfigsRequest(resources=resources)
+    try:
+        return ask_broker(
+            broker, _DESCRIBE_CONFIGS, request, DescribeConfigsResponse, _TIMEOUT_S
+        ).results
+    except NoAnswerError as error:
+        raise ClusterNotFoundError(f"{bracketed(broker.host)}:{broker.port}: {error}") from None
+
+
+def _asked(peer: str, request: Request, answer: type[T]) -> T:
+    with actor_at(peer, client_id=_CLIENT_ID) as actor:
+        return ask(actor, request, answer, timeout_s=_TIMEOUT_S)
+
+
+# --- answers as znodes ---------------------------------------------------------------------------
+
+
+def _znode(data: bytes = b"", czxid: int = 0, version: int = 0) -> Znode:
+    return Znode(data, ZnodeStat(czxid, czxid, 0, version, 0))
+
+
+def _brokers_and_controller(
+    metadata: DescribeMetadataResponse, described: DescribeControllerResponse | None
+) -> Mapping[str, Znode]:
+    software = {} if described is None else dict(described.software)
+    found = {}
+    for row in metadata.brokers:
+        info = _info(row, software.get(row.broker_id, ""))
+        path = znodes.BrokerIdZNode.path(row.broker_id)
+        found[path] = _znode(znodes.BrokerIdZNode.encode(info), row.broker_epoch)
+    epoch = znodes.ControllerEpochZNode.encode(metadata.controller_epoch)
+    found[znodes.ControllerEpochZNode.PATH] = _znode(epoch)
+    if metadata.controller_id >= 0:
+        data = znodes.ControllerZNode.encode(metadata.controller_id, 0)
+        found[znodes.ControllerZNode.PATH] = _znode(data)
+    return found
+
+
+def _info(row: UpdateMetadataBroker, software: str) -> BrokerInfo:
+    endpoints = (EndPoint(e.listener, e.host, e.port, e.security_protocol) for e in row.endpoints)
+    return BrokerInfo(
+        row.broker_id,
+        tuple(endpoints),
+        row.rack,
+        row.control_endpoint,
+        row.replication_endpoint,
+        control_key=row.control_key,
+        no_replicas=row.no_replicas,
+        node_host=row.node_host,
+        release=software.partition(" ")[2] or None,
+    )
+
+
+def _partitions(
+    metadata: DescribeMetadataResponse, moving: Mapping[TopicPartition, ReplicaAssignment]
+) -> Mapping[str, Znode]:
+    found = {}
+    assignments: dict[str, dict[int, ReplicaAssignment]] = defaultdict(dict)
+    topic_ids = {}
+    for row in metadata.partitions:
+        if row.leader == LEADER_DURING_DELETE:
+            continue
+        partition = TopicPartition(row.topic, row.partition)
+        assignments[row.topic][row.partition] = moving.get(
+            partition, ReplicaAssignment(row.replicas)
+        )
+        topic_ids[row.topic] = row.topic_id
+        state = LeaderIsrAndControllerEpoch(
+            LeaderAndIsr(row.leader, row.isr, row.leader_epoch, row.partition_epoch),
+            row.controller_epoch,
+        )
+        path = znodes.TopicPartitionStateZNode.path(partition)
+        found[path] = _znode(
+            znodes.TopicPartitionStateZNode.encode(state), version=row.partition_epoch
+        )
+    for topic, rows in assignments.items():
+        found[znodes.TopicZNode.path(topic)] = _znode(
+            znodes.TopicZNode.encode(topic_ids[topic], rows)
+        )
+    return found
