@@ -89,7 +89,7 @@ def add_defaults(conf: SparkConf) -> None:
 def add_local_defaults(conf: SparkConf, directory: Path) -> None:
     """Add what is chosen for a local master, to the settings with which the JVM has started."""
     master = conf.get("spark.master") or ""
-    defaults = {}
+    defaults: dict[str, str] = {}
     if (local := re.match(r"local(?:\[(\d+)?.*)?$", master)) is not None:
         cores = local[1] or (os.cpu_count() if "[" in master else 1)
         defaults |= {

@@ -139,6 +139,7 @@ def test_a_broker_of_kafka_follows_leads_dies_and_returns(
         produce(cluster, ["six"], "raised")
         assert log_directories(k, "raised") == {"raised-0", "raised-1"}
 
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("version", EACH_VERSION)
 def test_each_fetcher_thread_of_a_broker_of_kafka_waits_for_our_records(
