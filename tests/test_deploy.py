@@ -26,6 +26,7 @@ from regent.config.private_files import write_private
 from regent.config.settings import SETTING_OPTIONS, Settings
 from regent.config.settings_file import load_settings
 from regent.config.tables.broker import BrokerConfig
+from regent.testing.waits import scaled
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
 FILES = sorted(path for path in DEPLOY.rglob("*") if path.is_file())
@@ -81,7 +82,11 @@ def test_compose_knows_every_key(tmp_path: Path, key: str) -> None:
     file.write_text(text.replace("stop_grace_period", key))
     command = ("check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(file))
     checked = subprocess.run(
-        [sys.executable, "-m", *command], capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-m", *command],
+        capture_output=True,
+        text=True,
+        timeout=scaled(30),
+        check=False,
     )
     assert (checked.returncode == 0) is (key in text), checked.stdout
 
@@ -94,7 +99,7 @@ def test_systemd_knows_every_key(tmp_path: Path, key: str) -> None:
     is_there = text.replace("/opt/regent/bin/regent", sys.executable)
     unit.write_text(is_there.replace("TimeoutStopSec", key))
     command = ["systemd-analyze", "verify", str(unit)]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    said = subprocess.run(command, capture_output=True, text=True, timeout=scaled(30), check=False)
     ours = [line for line in said.stderr.splitlines() if unit.name in line]
     assert [line for line in ours if key not in line] == []
     assert (not ours) is (key in text), said.stderr
