@@ -11,6 +11,7 @@ import click
 from regent.cli.lazy_group import HelpfulGroup
 from regent.cli.output import Output, examples, note, output_option, print_json
 from regent.cli.setting_options import PREFIX, given_settings, setting_options
+from regent.cli.watching import complete_brokers
 from regent.client.cluster_connection import Cluster, pass_cluster
 from regent.client.migration_check import OptionsOfBroker, obstacles_of
 from regent.client.wording import counted
@@ -25,6 +26,7 @@ _id_option = click.option(
     "--id",
     "broker_id",
     type=click.IntRange(0, MAX_BROKER_ID),
+    shell_complete=complete_brokers,
     help="Broker id, if not the one of the file.",
 )
 _SPACE = "no record is copied: the broker uses the log directories as they are, without more space"
@@ -68,7 +70,8 @@ def check(
     """Say what stands in the way of the move, each with the remedy. Nothing is changed.
 
     Examined are the versions and settings of Kafka's brokers, those of topics in ZooKeeper, all
-    partitions, reassignments, users and ACLs, and the files of --kafka-properties.
+    partitions, reassignments, users and ACLs, the files of --kafka-properties, and those of the
+    logs that can be read here.
 
     Give it the options with which `broker` will run beside a file: each setting of
     docs/configuration.md has one, and they count before the file.
