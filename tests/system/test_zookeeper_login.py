@@ -20,7 +20,7 @@ from regent.config.command_line import COMMAND
 from regent.config.java import find_java
 from regent.testing import RegentCluster
 from regent.testing.waits import scaled
-from regent.zk.client.login import SECRET_FILE, Acl, acl_of, log_in, read_login
+from regent.zk.client.login import SECRET_FILE, SECRET_VARIABLE, Acl, acl_of, log_in, read_login
 from regent.zk.client.operations import Delete
 from regent.zk.client.requests import RequestRefusedError
 from regent.zk.stores.tree_acls import open_tree, secure_tree
@@ -31,6 +31,14 @@ pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 
 OPTIONS = ("--brokers", "1", "--no-placement-service", "--no-internal-topics")
 OPEN_BY_KAFKAS_RULE = {"/consumers"}
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    secret = tmp_path / "secret"
+    secret.touch(0o600)
+    secret.write_text("operator:s3cret\n")
+    return secret
 
 
 @contextmanager
@@ -102,7 +110,10 @@ def test_a_stranger_can_change_no_znode_and_reads_no_secret(tmp_path: Path) -> N
         assert created.stdout == "orders\n", created.stderr
 
 
-def test_data_of_an_earlier_version_are_secured_and_can_be_opened_again(tmp_path: Path) -> None:
+def test_data_of_an_earlier_version_are_secured_and_can_be_opened_again(
+    tmp_path: Path, secret: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SECRET_VARIABLE, str(secret))  # for another ZooKeeper
     for option, is_open in (("--no-zookeeper-login", True), ("--zookeeper-login", False)) * 2:
         with RegentCluster(tmp_path, *OPTIONS, option) as cluster:
             assert (tmp_path / SECRET_FILE).exists() is not is_open
@@ -152,14 +163,6 @@ def test_kafkas_tools_log_in_as_the_same_user(tmp_path: Path) -> None:
         assert node is not None
         assert node.data == b"1"
         apply(cluster.zookeeper, Delete(path, node.stat.version))
-
-
-@pytest.fixture
-def secret(tmp_path: Path) -> Path:
-    secret = tmp_path / "secret"
-    secret.touch(0o600)
-    secret.write_text("operator:s3cret\n")
-    return secret
 
 
 @pytest.fixture
