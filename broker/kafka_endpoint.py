@@ -52,7 +52,7 @@ from regent.broker.api.old_clients import ZooKeeperOffsets
 from regent.broker.api.partitions import partition_apis
 from regent.broker.api.produce import produce_apis
 from regent.broker.api.producer_ids import producer_id_apis
-from regent.broker.api.registered_followers import RegisteredFollowers
+from regent.broker.api.registered_followers import BrokerSenders, RegisteredFollowers
 from regent.broker.api.scram_credentials import scram_credential_apis
 from regent.broker.api.topics import topic_apis
 from regent.broker.api.transactions import (
@@ -439,7 +439,10 @@ class KafkaEndpoint:
         ]
         if transactions is not None:
             handlers = _transaction_handlers(transactions, served.groups.partitions)
-            more += transaction_apis(handlers, serves_brokers=True)
+            of_brokers = self._settings.of_listener(self._settings.listeners.inter_broker_name)
+            user = of_brokers.sasl.sasl_inter_broker_user
+            senders = BrokerSenders(cache, user, self._calls_of_brokers)
+            more += transaction_apis(handlers, senders)
         if served.controller is not None:
             access = ControllerAccess(
                 served.controller.is_active,

@@ -1,14 +1,25 @@
-"""Whom a listener for both clients and brokers believes that it is a follower.
+"""Whom a listener for both clients and brokers believes that it is a follower, or a broker.
 
 Anybody can claim a replica id there. A position that a stranger claims would make records count as
-replicated, and a broker epoch that no broker has yet would keep the real follower out.
+replicated, and a broker epoch that no broker has yet would keep the real follower out. The epoch of
+a coordinator that a stranger claims would fence the real one.
 """
 
 from __future__ import annotations
 
+import asyncio
+import socket
+from collections.abc import Collection
+from concurrent.futures import Executor
+
 from regent.core.errors import Errors
 from regent.core.model import UNKNOWN_BROKER_EPOCH, BrokerId, TopicPartition
 from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.security.acls import AclOperation, ResourceType
+from regent.core.security.authorizer import ALLOW_ALL
+from regent.core.security.roles import KeyOwner
+from regent.core.security.session import ANONYMOUS
+from regent.transport.kafka.api import KafkaRequest
 
 
 class RegisteredFollowers:
@@ -50,3 +61,44 @@ class RegisteredFollowers:
         snapshot = self._cache.snapshot
         row = snapshot.partitions.get(topic_partition)
         return replica_id in snapshot.brokers and row is not None and replica_id in row.replicas
+
+
+class BrokerSenders:
+    """Tells the requests of brokers from those of clients, where they do not name the broker.
+
+    ``user``: as whom this broker logs in to others, and so do brokers of Kafka with its file.
+    ``executor`` looks names up.
+    """
+
+    def __init__(self, cache: MetadataCache, user: str, executor: Executor) -> None:
+        self._cache = cache
+        self._user = user
+        self._executor = executor
+
+    async def has_sent(self, request: KafkaRequest) -> bool:
+        """Whether a broker sent a request.
+
+        Without a login it must come from the address of a registered broker. With one its user may
+        act as a broker; where nothing says who may, it is that of a broker, or our own.
+        """
+        principal, brokers = request.session.principal, self._cache.snapshot.brokers
+        if principal == ANONYMOUS:
+            hosts = {e.host for broker in brokers.values() for e in broker.endpoints}
+            loop, asked = asyncio.get_running_loop(), (request.session.client_host, hosts)
+            return await loop.run_in_executor(self._executor, _is_one_of, *asked)
+        if request.authorizer is not ALLOW_ALL:
+            to_act = AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER
+            return request.may(*to_act, is_logged=False)
+        is_named = KeyOwner.named(principal.name).broker_id in brokers
+        return is_named or (bool(self._user) and principal.name == self._user)
+
+
+def _is_one_of(address: str, hosts: Collection[str]) -> bool:
+    return address in hosts or any(address in _addresses(host) for host in hosts)
+
+
+def _addresses(host: str) -> Collection[str]:
+    try:
+        return {str(found[4][0]) for found in socket.getaddrinfo(host, None)}
+    except (OSError, ValueError):  # it is not known here, or no name
+        return ()

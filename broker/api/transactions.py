@@ -12,6 +12,7 @@ from functools import partial
 from typing import Final
 
 from regent.broker.api.coordinator_requests import CoordinatorRequests
+from regent.broker.api.registered_followers import BrokerSenders
 from regent.core.coordinator.partition_for import UNKNOWN_PARTITION, CoordinatorPartitions
 from regent.core.errors import Errors
 from regent.core.model import NO_EPOCH, TopicPartition
@@ -76,14 +77,13 @@ class TransactionHandlers:
 
 
 def transaction_apis(
-    handlers: TransactionHandlers, *, serves_brokers: bool = False
+    handlers: TransactionHandlers, brokers: BrokerSenders | None = None
 ) -> Sequence[KafkaApi]:
-    """Return the APIs of producers and of tools; ``serves_brokers``: and of brokers.
-
-    Brokers send WriteTxnMarkers with epochs that tools may send too.
-    """
-    add_partitions = _add_partitions if serves_brokers else _add_partitions_of_client
-    write_markers = _write_markers_of_any if serves_brokers else _write_markers_of_client
+    """Return the APIs of producers and of tools, and of ``brokers`` if there are any."""
+    add_partitions, write_markers = _add_partitions_of_client, _write_markers_of_client
+    if brokers is not None:
+        add_partitions = _add_partitions
+        write_markers = partial(_write_markers_of_any, brokers)
     return apis_of(
         handlers,
         [
@@ -274,13 +274,18 @@ async def _write_markers_of_client(
 
 
 async def _write_markers_of_any(
-    handlers: TransactionHandlers, request: KafkaRequest
+    brokers: BrokerSenders, handlers: TransactionHandlers, request: KafkaRequest
 ) -> KafkaAnswer:
-    """Write markers of tools, or of a coordinator of Kafka.
+    """Write markers of tools, or of a coordinator on a broker, which may be one of Kafka.
 
-    That may begin to coordinate and send markers before this broker is told its epoch. Then it must
-    send them again, which it does after few errors: after others the transaction never ends.
+    That may begin to coordinate and send markers before this broker is told its epoch. If it is not
+    known as a broker, it must send them again, which it does after few errors: after others the
+    transaction never ends.
     """
+    newest_epoch = handlers.transaction_partitions.newest_leader_epoch
+    is_known = all(marker.coordinator_epoch <= newest_epoch for marker in _markers(request))
+    if not is_known and await brokers.has_sent(request):
+        return await _write_markers(handlers, request)
     return await _write_known_markers(handlers, request, Errors.NOT_LEADER_OR_FOLLOWER)
 
 

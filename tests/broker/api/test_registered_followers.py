@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -9,14 +10,22 @@ from kafka.protocol.consumer import FetchRequest
 
 from regent.broker.api.fetch import fetch_apis
 from regent.broker.api.offsets import offset_apis
-from regent.broker.api.registered_followers import RegisteredFollowers
+from regent.broker.api.registered_followers import BrokerSenders, RegisteredFollowers
 from regent.core.errors import Errors
 from regent.core.model import UNKNOWN_BROKER_EPOCH, TopicPartition
 from regent.core.protocol.client import OffsetQuery
 from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.security.authorizer import (
+    ALLOW_ALL,
+    AclAuthorizer,
+    Authorizer,
+    AuthorizerSettings,
+)
+from regent.core.security.session import KafkaPrincipal, Session
+from regent.transport.kafka.api import KafkaApiKey
 from tests.broker.api.canned_replicas import EXECUTOR, CannedReplicas, cached
 from tests.broker.api.test_offsets import list_offsets, partitions
-from tests.transport.kafka.wire import ask
+from tests.transport.kafka.wire import ask, request_of
 
 EPOCH = 5  # of broker 2, the only one
 
@@ -94,3 +103,49 @@ def test_the_offsets_of_a_partition_are_for_its_replicas(replica_id: int):
     apis = offset_apis(CannedReplicas(), EXECUTOR, registered=RegisteredFollowers(cached()))
     (row,) = partitions(ask(apis, list_offsets(query, replica_id=replica_id), 9))
     assert row.error_code == Errors.CLUSTER_AUTHORIZATION_FAILED
+
+
+# --- who is a broker ------------------------------------------------------------------------------
+
+
+def is_broker(
+    session: Session, authorizer: Authorizer = ALLOW_ALL, own_user: str = "kafka"
+) -> bool:
+    """Whether a request counts as one of a broker; broker 2 is at 127.0.0.1 and ::1."""
+    cache = cached()
+    (endpoint,) = cache.snapshot.brokers[2].endpoints
+    hosts = ("localhost", "::1", "x" * 99)
+    endpoints = tuple(endpoint._replace(host=host) for host in hosts)
+    broker = replace(cache.snapshot.brokers[2], endpoints=endpoints)
+    cache.snapshot = replace(cache.snapshot, brokers={2: broker})
+    request = request_of(KafkaApiKey.WRITE_TXN_MARKERS, 1, b"", session=session)
+    request.authorizer = authorizer
+    return asyncio.run(BrokerSenders(cache, own_user, EXECUTOR).has_sent(request))
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"), [("127.0.0.1", True), ("::1", True), ("10.9.9.9", False)]
+)
+def test_without_a_login_a_broker_has_the_address_of_a_registered_one(address: str, expected: bool):
+    assert is_broker(Session(address)) == expected
+
+
+@pytest.mark.parametrize(
+    ("user", "expected"),
+    [("kafka", True), ("broker-2", True), ("broker-3", False), ("alice", False)],
+)
+def test_without_an_authorizer_a_broker_has_the_user_of_brokers(user: str, expected: bool):
+    assert is_broker(Session("127.0.0.1", KafkaPrincipal("User", user))) == expected
+
+
+def test_a_certificate_without_a_name_is_of_no_broker():
+    session = Session("127.0.0.1", KafkaPrincipal("User", ""))
+    assert not is_broker(session, own_user="")  # our broker logs in without a user
+
+
+@pytest.mark.parametrize(("user", "expected"), [("root", True), ("kafka", False)])
+def test_an_authorizer_decides_which_users_act_as_brokers(user: str, expected: bool):
+    authorizer = AclAuthorizer(
+        AuthorizerSettings(frozenset({KafkaPrincipal("User", "root")})), lambda: 0.0
+    )
+    assert is_broker(Session("127.0.0.1", KafkaPrincipal("User", user)), authorizer) == expected

@@ -25,6 +25,7 @@ from regent.actors.coordinator_log import begin_verification
 from regent.broker.api.coordinator_requests import CoordinatorRequests
 from regent.broker.api.find_coordinator import find_coordinator_apis
 from regent.broker.api.producer_ids import producer_id_apis
+from regent.broker.api.registered_followers import BrokerSenders
 from regent.broker.api.transactions import (
     TransactionHandlers,
     transaction_apis,
@@ -36,10 +37,11 @@ from regent.core.errors import Errors
 from regent.core.protocol.messages.transactions import DescribedTransactionTopic
 from regent.core.protocol.transactions import TransactionToVerify, TxnMarker
 from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.security.session import KafkaPrincipal, Session
 from regent.core.topic_validation import TRANSACTION_STATE_TOPIC
 from regent.records.end_transaction_marker import EndTransactionMarker, build_marker
 from regent.transport.kafka.replies import Replies
-from tests.broker.api.canned_replicas import cached
+from tests.broker.api.canned_replicas import EXECUTOR, cached
 from tests.support.creations import Creations, explain
 from tests.support.led_groups import BROKER, ORDERS_0
 from tests.support.led_transactions import OFFSETS_0, LedTransactions
@@ -308,16 +310,23 @@ def test_a_tool_cannot_fence_the_coordinator(producer: Producer):
 
 
 def test_a_coordinator_of_kafka_sends_markers_again_until_its_epoch_is_known(producer: Producer):
-    """It drops them after most errors, and the transaction never ends."""
+    """It drops them after most errors, and the transaction never ends. Brokers are believed."""
+    brokers = BrokerSenders(producer.led.cache, "brokers", EXECUTOR)
+    stranger, broker = (
+        Session("10.9.9.9", KafkaPrincipal("User", user)) for user in ("alice", "brokers")
+    )
     unknown = CoordinatorPartitions(TRANSACTION_STATE_TOPIC, MetadataCache(), 50)
     untold = replace(producer.handlers, transaction_partitions=unknown)
     newest = producer.led.service.partitions.newest_leader_epoch
     for handlers, epoch in ((untold, newest), (producer.handlers, newest + 1)):
-        apis = transaction_apis(handlers, serves_brokers=True)
-        again = Errors.NOT_LEADER_OR_FOLLOWER
-        assert written(ask(apis, markers_of(epoch), 1)) == [(0, again), (1, again)]
-    assert producer.led.target.written.empty()
-    assert written(ask(apis, markers_of(newest), 1)) == [(0, 0), (1, 0)]
+        apis = transaction_apis(handlers, brokers)
+        again, request = Errors.NOT_LEADER_OR_FOLLOWER, markers_of(epoch)
+        assert written(ask(apis, request, 1, session=stranger)) == [(0, again), (1, again)]
+        assert producer.led.target.written.empty()
+        assert written(ask(apis, request, 1, session=broker)) == [(0, 0), (1, 0)]
+        for _ in range(2):
+            assert producer.led.target.written.get_nowait().coordinator_epoch == epoch
+    assert written(ask(apis, markers_of(newest), 1, session=stranger)) == [(0, 0), (1, 0)]
 
 
 def markers_of(coordinator_epoch: int) -> WriteTxnMarkersRequest:
