@@ -319,7 +319,7 @@ class Flight:
         self._submit(back, admin, controller, observed)
         others = [] if self._options.additional else self.moved_by_others(ongoing)
         self.obstacle = failure or paused or (f"others move {listed(others)}" if others else "")
-        if not self.obstacle:
+        if not self.obstacle and not self._why_paused(admin):
             observed = time.monotonic()
             self._submit(self._ready(admin, ongoing, live), admin, controller, observed)
 
@@ -422,7 +422,7 @@ class Flight:
         next observation shows whether they have begun.
         """
         for batch in batches(moves, _ROWS_PER_REQUEST):
-            if self._why_paused(admin) or time.monotonic() - observed > _FRESH_S:
+            if self._pause() or time.monotonic() - observed > _FRESH_S:
                 return
             for move in batch:
                 self._waiting.pop(move.partition, None)

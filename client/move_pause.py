@@ -84,9 +84,13 @@ def _slow(admin: ZkAdminStore) -> int | None:
         if pause is None:
             return None
         note = pause.throttle.encode()
-        set_throttle(admin.configs, note)
-        if admin.read_moves_pause() is None:
-            remove_throttle(admin.configs, note)
+        try:
+            set_throttle(admin.configs, note)
+        finally:  # also after Ctrl-C
+            is_paused = admin.read_moves_pause() is not None
+            if not is_paused:
+                remove_throttle(admin.configs, note)
+        if not is_paused:
             return None
         slowed = moves
     return len(moves)

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from regent.client.flight import ExecutionOptions
+from regent.client.move_pause import pause_moves, resume_moves
 from regent.client.plan_execution import execute_plan
 from regent.core.errors import Errors, RegentError
 from regent.core.model import ReplicaAssignment
+from regent.zk.stores.admin_store import ZkAdminStore
 from tests.support.fake_cluster import ADDRESS, FakeCluster
-from tests.support.fake_zookeeper import Call, Moment
+from tests.support.fake_zookeeper import Call, FakeZooKeeper, Moment
 from tests.support.plan_controller import (
     BEFORE,
     TARGET,
@@ -31,7 +33,7 @@ ELSEWHERE = (1, 3)
 class Misfortune:
     """Brokers die and return, moves are slow, answers fail, others move partitions.
 
-    The execution is paused, resumed and interrupted.
+    The execution is paused, resumed and interrupted; others pause all moves, and cancel moves.
     """
 
     def __init__(self, cluster: FakeCluster, chance: random.Random, plan: Path) -> None:
@@ -45,6 +47,8 @@ class Misfortune:
         self._plan = plan
         self._cluster = cluster
         self._chance = chance
+        self._others = random.Random(chance.getstate()[1][0])  # the other draws stay as they were
+        self._admin = ZkAdminStore(FakeZooKeeper(cluster.zookeeper))
         self._dead: int | None = None
         cluster.hook = self._strike
 
@@ -84,8 +88,29 @@ class Misfortune:
         if not self.is_over and self._happens(0.004):
             self.taken.add(partition := self._chance.choice(PARTITIONS))
             self.controller.assign({partition: ReplicaAssignment(ELSEWHERE)})
+        self._pause_or_cancel()
         if not self.is_over and self._happens(0.03):
             raise KeyboardInterrupt
+
+    def _pause_or_cancel(self) -> None:
+        if self.is_over:
+            return
+        partitions = self._cluster.topic("t").partitions
+        moving = {p: a for p, a in partitions.items() if a.is_being_reassigned}
+        if moving and self._others.random() < 0.02:
+            partition = self._others.choice(sorted(moving))
+            origin = ReplicaAssignment(moving[partition].origin_replicas)
+            self.controller.assign({partition: origin})
+        if self._admin.read_moves_pause() is not None:
+            if self._others.random() < 0.1:
+                resume_moves(self._admin)
+        elif self._others.random() < 0.01:
+            pause_moves(self._admin)
+
+    def end(self) -> None:
+        """Let all succeed from now on, but for dead brokers and slow moves."""
+        self.is_over = True
+        resume_moves(self._admin)
 
     def _kill_or_revive(self) -> None:
         if self._dead is None:
@@ -117,7 +142,7 @@ def test_executions_and_rollbacks_keep_their_limits_and_the_last_command_decides
 
     for _ in range(6):
         run(is_rollback=chance.random() < 0.3)
-    misfortune.is_over = True
+    misfortune.end()
     last = chance.random() < 0.5
     for _ in range(5):  # moves in the other direction may still be in flight
         run(is_rollback=last)
