@@ -91,20 +91,19 @@ def console(
 
     Prints the address with a token: only a browser that has it is answered, and only one of the
     user who started the command. It listens on 127.0.0.1; from another machine, use `ssh -L`.
-    With --bootstrap-server it shows what any client may see: no journals, no doctor.
+    With --bootstrap-server it shows what any client may see; journals and the doctor need a key
+    that the brokers allow.
     """
     if not is_installed():
         raise ConsoleError(
             f"the console needs three packages: {pip_install(f'{DISTRIBUTION}[console]')}"
         )
-    from regent.console.bootstrap_source import without_zookeeper
+    from regent.client.answered_tree import reached_by
     from regent.console.browser_gate import BrowserGate
     from regent.console.web_server import Console, server_of
 
-    if named_by_brokers(click.get_current_context(), cluster):
-        cluster = without_zookeeper(cluster)
-    else:
-        cluster.bootstrap = ()
+    by_brokers = named_by_brokers(click.get_current_context(), cluster)
+    cluster = reached_by(cluster, by_brokers=by_brokers)
     address = cluster.zookeeper_address  # a command without a cluster ends here
     if not cluster.bootstrap:
         _check(address)

@@ -20,7 +20,6 @@ from regent.config.addresses import bracketed
 from regent.core.errors import Errors, RegentError
 from regent.core.model import (
     CONTROL_ENDPOINT_CONFIG,
-    LEADER_DURING_DELETE,
     NO_CONTROLLER,
     BrokerInfo,
     EndPoint,
@@ -225,7 +224,16 @@ class AnsweredTree(ZooKeeper):
                 moving = answer.assignments
         except RegentError as error:
             raise ClusterNotFoundError(f"the partitions: {error}") from None
-        return {znodes.TopicsZNode.PATH: _znode(), **_partitions(metadata, moving)}
+        deleted = () if self._described is None else self._described.topics_to_be_deleted
+        return {
+            znodes.TopicsZNode.PATH: _znode(),
+            # Brokers have forgotten their partitions already.
+            **{
+                znodes.TopicZNode.path(t): _znode(znodes.TopicZNode.encode(None, {}))
+                for t in deleted
+            },
+            **_partitions(metadata, moving),
+        }
 
     def _first_metadata(self) -> tuple[str, DescribeMetadataResponse]:
         self._answering, cluster = describe_cluster(self._bootstrap)
@@ -346,8 +354,6 @@ def _partitions(
     assignments: dict[str, dict[int, ReplicaAssignment]] = defaultdict(dict)
     topic_ids = {}
     for row in metadata.partitions:
-        if row.leader == LEADER_DURING_DELETE:
-            continue
         partition = TopicPartition(row.topic, row.partition)
         assignments[row.topic][row.partition] = moving.get(
             partition, ReplicaAssignment(row.replicas)

@@ -1,7 +1,8 @@
 """A cluster that is known by the addresses of some brokers only, without its ZooKeeper.
 
 Then the console reads what any Kafka client may: the brokers and the controller by DescribeCluster,
-the partitions by Metadata. There are no journals, no epochs, and nobody says why a broker is away.
+the partitions by Metadata. There are no epochs, and nobody says why a broker is away. Journals and
+the doctor ask the control ports of brokers of Regent.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from confluent_kafka.admin import AdminClient
 from regent.client.answered_tree import describe_cluster
 from regent.client.cluster_connection import (
     Cluster,
-    ClusterLocation,
     ClusterNotFoundError,
     client_settings,
 )
@@ -34,7 +34,6 @@ from regent.core.model import (
     ReplicaAssignment,
     TopicPartition,
 )
-from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.codecs.broker_znodes import BrokerEnd
 from regent.zk.stores.admin_store import ActiveController, ZkAdminStore
 
@@ -95,19 +94,6 @@ class BootstrapSource:
                 at, replicas = TopicPartition(name, number), ReplicaAssignment(tuple(row.replicas))
                 rows.append(DescribedPartition(at, None, replicas, state))
         return Topics({}, tuple(rows), ())
-
-
-@contextmanager
-def _no_zookeeper(_address: str, _limit_s: float | None) -> Iterator[ZooKeeper]:
-    raise ClusterNotFoundError(
-        "this needs ZooKeeper: start the console with --zookeeper in place of --bootstrap-server"
-    )
-    yield  # type: ignore[unreachable]
-
-
-def without_zookeeper(cluster: Cluster) -> Cluster:
-    """Return the cluster of ``--bootstrap-server``; what needs ZooKeeper is refused in one line."""
-    return Cluster(lambda: ClusterLocation("", None), _no_zookeeper, cluster.bootstrap)
 
 
 @contextmanager

@@ -435,8 +435,6 @@ def _moves(look: PageLook) -> Parts:
 
 
 def _doctor(look: PageLook) -> Parts:
-    if look.cluster.bootstrap:
-        return {"doctor": render("problem.html", problem=_NEEDS_ZOOKEEPER)}
     began = time.monotonic()
     findings = diagnose(look.cluster, look.view.data_dir, watched_s=_GROUPS_WATCHED_S)
     groups: dict[str, list[Any]] = {}

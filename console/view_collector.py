@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Final
 
-from regent.client.cluster_connection import Cluster
+from regent.client.cluster_connection import Cluster, ClusterNotFoundError
 from regent.client.controller_ref import ControllerRef, batches
 from regent.client.health import Troubles, read_troubles
 from regent.client.journals import EventsError, Journals
@@ -67,6 +67,7 @@ _END_S: Final = 2.0
 _CLOCK_S: Final = 1.0
 _REDRAW_S: Final = 30.0
 _ASK_CONTROLLER_S: Final = 1.0
+_NO_JOURNALS_S: Final = 30.0  # until brokers that tell none are asked again
 _TROUBLES_S: Final = 2.0  # as often as status --watch
 _NO_TABLE: Final = PartitionTable()
 _UNSETTLED_S: Final = 3.0  # how long leaders may change after a change of brokers
@@ -120,8 +121,8 @@ class ViewCollector:
         if not self._cluster.bootstrap:
             rounds["console-asking"] = self._ask_controller
             rounds["console-troubles"] = self._find_troubles
-            if self._cluster.data_dir is None:
-                rounds["console-journals"] = self._follow_far_journals
+        if self._cluster.bootstrap or self._cluster.data_dir is None:
+            rounds["console-journals"] = self._follow_far_journals
         self._threads = [
             threading.Thread(target=self._run, args=(once,), name=name, daemon=True)
             for name, once in rounds.items()
@@ -408,8 +409,6 @@ class ViewCollector:
     def _follow_journals(self) -> bool:
         """Take the new lines of all journals; False if there are none that can be read."""
         data_dir = self._cluster.data_dir
-        if self._cluster.bootstrap:
-            return False
         if data_dir is None:
             while self._arrived:
                 self._add(self._arrived.popleft())
@@ -421,14 +420,21 @@ class ViewCollector:
             self._add(new_lines(self._journals))
         return found > 0
 
-    def _follow_far_journals(self, admin: ZkAdminStore) -> None:
+    def _follow_far_journals(self, source: ZkAdminStore | BootstrapSource) -> None:
         """Let the brokers read their journals, until nobody looks; one of them may be slow."""
-        del admin
         if self._far_journals is None:
             say = logger.warning
             self._far_journals = Journals(self._cluster, None, None, 0, say, _READ_FAR_BYTES)
         while self._is_wanted and not self._end.is_set():
-            self._far_journals.look()
+            try:
+                self._far_journals.look()
+            except ClusterNotFoundError as error:
+                if isinstance(source, ZkAdminStore):
+                    raise
+                logger.warning("no journals: %s", error)  # of Kafka, or our key is not allowed
+                self._has_far_journals = False
+                self._end.wait(_NO_JOURNALS_S)
+                continue
             if new := new_lines(self._far_journals):
                 self._arrived.append(new)
                 self._look_now.set()

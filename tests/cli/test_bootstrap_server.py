@@ -1,4 +1,4 @@
-"""``status``, ``doctor`` and ``events`` with the address of a broker; ZooKeeper is far away."""
+"""``status``, ``doctor``, ``events``, the console: they know a broker; ZooKeeper is far away."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from starlette.testclient import TestClient
 
 from regent.broker.api.configs import ConfigView, config_apis
 from regent.broker.api.describe_cluster import describe_cluster_apis
 from regent.broker.broker_settings import StartedBroker, described_settings
-from regent.client.answered_tree import NOT_TOLD
+from regent.client.answered_tree import NOT_TOLD, reached_by
+from regent.client.cluster_connection import Cluster, ClusterLocation, open_session
 from regent.config.settings import Settings
+from regent.console.browser_gate import BrowserGate
+from regent.console.web_server import Console
 from regent.core.errors import Errors, SessionExpiredError
-from regent.core.model import ReplicaAssignment, TopicPartition
+from regent.core.model import EndPoint, ReplicaAssignment, TopicPartition
 from regent.core.protocol.broker import (
     DescribeEventsRequest,
     DescribeMetadataRequest,
@@ -38,6 +42,7 @@ from regent.core.protocol.messages.partitions import (
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
 from regent.core.security.authorizer import AclAuthorizer, AuthorizerSettings
 from regent.storage.journal_reader import read_part
+from regent.testing.waits import eventually
 from regent.transport.control.codec import Request, Response
 from tests.support.fake_cluster import FakeCluster, failing
 from tests.support.memory_logs import MemoryLogs
@@ -97,11 +102,10 @@ class FarCluster:
                     MetadataPartition(TOPIC, "A" * 22, n, n, 5, EPOCH, isr, (0, 1, 2), (), 9)
                     for n, isr in enumerate([(0, 1), (0, 1)])
                 ]
-                gone = MetadataPartition("old", "B" * 22, 0, -2, 5, EPOCH, (), (0,), (), 9)
                 return DescribeMetadataResponse(
                     *(Errors.NONE, 0, "RunningAsBroker", 0, EPOCH),
                     brokers=(self._broker(0), self._broker(1)),
-                    partitions=() if request.topics == () else (*rows, gone),
+                    partitions=() if request.topics == () else tuple(rows),
                     now_ms=time.time_ns() // 1_000_000,
                 )
             case DescribeControllerRequest() if not self.rules:
@@ -143,7 +147,8 @@ def test_status_is_read_from_what_brokers_answer(far: FarCluster) -> None:
         (0, 100, "regent 9.1"),
         (1, 101, "kafka 3.9"),
     ]
-    assert (status["topics"], status["partitions"], status["leaderless_partitions"]) == (1, 2, 0)
+    assert (status["topics"], status["partitions"], status["leaderless_partitions"]) == (2, 2, 0)
+    assert [row["topic"] for row in status["topics_waiting_for_deletion"]] == ["old"]
     assert status["partitions_being_reassigned"] == 1
     assert status["under_replicated_partitions"] == 1, "a replica that is added is not missed"
     assert status["not_told"] == NOT_TOLD
@@ -196,6 +201,26 @@ def test_a_profile_with_brokers_is_enough_for_events(far: FarCluster, tmp_path: 
     assert "the journal of broker 1 cannot be read: it is a broker of Kafka" in result.stderr
     asked = {type(request) for request in far.asked}
     assert ListPartitionReassignmentsRequest not in asked, "the journal would note the question"
+
+
+def test_the_console_has_the_journals_that_brokers_read_for_it(
+    far: FarCluster, tmp_path: Path
+) -> None:
+    line = {"ts_ms": 5, "broker_id": 0, "event": "TopicChange", "event_id": 1}
+    changes = {"changes": ["t: new topic"], "controller_epoch": EPOCH}
+    (tmp_path / "events.jsonl").write_text(json.dumps({**line, **changes}) + "\n")
+    host, _, port = far.listen().partition(":")
+    known = Cluster(
+        lambda: ClusterLocation("", None), open_session, [EndPoint("", host, int(port))]
+    )
+    console = Console(reached_by(known, by_brokers=True), BrowserGate("token", 8080))
+    console.collector.start()
+    try:
+        client = TestClient(console.application, base_url="http://127.0.0.1:8080")
+        client.get("/", params={"token": "token"})
+        eventually(lambda: "t: new topic" in client.get("/journal").text, "the journal is shown")
+    finally:
+        console.stop()
 
 
 @pytest.mark.parametrize("command", ["status", "doctor", "events"])

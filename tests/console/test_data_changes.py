@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
@@ -16,12 +16,12 @@ from confluent_kafka import TopicPartition as Position
 from starlette.testclient import TestClient
 
 from regent.client import broker_request
+from regent.client.answered_tree import reached_by
 from regent.client.cluster_connection import Cluster, ClusterLocation, open_session
 from regent.config.addresses import listening_socket
 from regent.config.settings import Settings
 from regent.config.tables.groups import GroupsConfig
 from regent.console import inquiries
-from regent.console.bootstrap_source import without_zookeeper
 from regent.console.browser_gate import FORM_TOKEN, BrowserGate
 from regent.console.inquiries import BrokerQuestions
 from regent.console.operator_actions import CHANGES_FILE, OPERATIONS, perform
@@ -448,12 +448,18 @@ def test_a_transaction_is_aborted_in_one_partition(broker: tuple[ServedEndpoint,
 # --- without ZooKeeper ----------------------------------------------------------------------------
 
 
+def known_by(brokers: Sequence[EndPoint]) -> Cluster:
+    """Return a cluster as ``--bootstrap-server`` names it."""
+    cluster = Cluster(lambda: ClusterLocation("", None), open_session, brokers)
+    return reached_by(cluster, by_brokers=True)
+
+
 def test_brokers_alone_tell_of_a_cluster_whose_zookeeper_is_not_known(
     broker: tuple[ServedEndpoint, Cluster],
 ) -> None:
     served, _ = broker
     address = EndPoint("", "127.0.0.1", served.port)
-    cluster = without_zookeeper(Cluster(lambda: ClusterLocation("", None), open_session, [address]))
+    cluster = known_by([address])
     console = Console(cluster, BrowserGate("token", 8080), may_write=True)
     console.collector.start()
     try:
@@ -468,9 +474,11 @@ def test_brokers_alone_tell_of_a_cluster_whose_zookeeper_is_not_known(
             assert client.get(f"/{page}").status_code == 200, page
         record = client.get("/records", params={"topic": TOPIC, "partition": "0"}).text
         assert "&#34;amount&#34;: 1" in record
-        for page in ("moves", "doctor"):
-            assert "This page needs ZooKeeper" in client.get(f"/{page}").text
-        with pytest.raises(RegentError, match="this needs ZooKeeper"):
+        assert "This page needs ZooKeeper" in client.get("/moves").text
+        doctor = client.get("/doctor").text
+        assert "not examined: why brokers ended" in doctor
+        assert "there is no controller" in doctor, "the broker says so itself"
+        with pytest.raises(RegentError, match="there is no controller at the moment"):
             perform(cluster, "move-controller", {})
     finally:
         console.stop()
@@ -480,7 +488,7 @@ def test_brokers_that_do_not_answer_are_a_problem_on_the_page() -> None:
     with listening_socket("127.0.0.1", 0) as closed:
         port = closed.getsockname()[1]
     nobody = [EndPoint("", "127.0.0.1", port)]
-    cluster = without_zookeeper(Cluster(lambda: ClusterLocation("", None), open_session, nobody))
+    cluster = known_by(nobody)
     console = Console(cluster, BrowserGate("token", 8080))
     console.collector.start()
     try:

@@ -104,7 +104,7 @@ class ServedEndpoint:
         groups.on_metadata_changed()  # their actors may have heard first that they lead
         transactions.on_metadata_changed()
         listeners = (EndPoint(LISTENER, "127.0.0.1", self.port),)
-        started = StartedBroker("localhost:2181", (), listeners, listeners)
+        started = StartedBroker("localhost:2181", (), listeners, listeners, control.endpoint)
         disk = LogManager([], BROKER)
         acls = None
         if authorizer is not ALLOW_ALL:
