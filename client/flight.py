@@ -434,10 +434,10 @@ class Flight:
                 limit_s=_SUBMIT_S,
             )
             self._silence = controller.failure if answer is None else ""
-            slow_new_moves(admin)  # a pause that was written meanwhile has not listed them
             if answer is not None:
                 self._note_refusals(answer)
                 self.begun += sum(move.partition in self.in_flight for move in batch)
+            slow_new_moves(admin)  # a pause that was written meanwhile has not listed them
 
     def _note_refusals(self, answer: AlterPartitionReassignmentsResponse) -> None:
         """Take refused moves out; after a temporary reason a move is submitted again later.
