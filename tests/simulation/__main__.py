@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -67,14 +68,25 @@ def _show(seed: int, stop_at: int | None) -> int:
 
 
 def _run_seeds(seeds: range, jobs: int) -> Iterator[tuple[int, str | None, frozenset[Situation]]]:
-    # The terminal sends Ctrl-C to every process of the group: only the parent handles it.
     context = multiprocessing.get_context("spawn")
-    ignored = (signal.SIGINT, signal.SIG_IGN)
-    with ProcessPoolExecutor(jobs, context, signal.signal, ignored) as pool:
+    with ProcessPoolExecutor(jobs, context, _begin_worker) as pool:
         try:
             yield from pool.map(run_seed, seeds)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _begin_worker() -> None:
+    """Leave Ctrl-C, which the terminal sends to every process of the group, to the parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _print_situations(met: Counter[Situation], histories: int) -> None:
