@@ -151,7 +151,13 @@ class AnsweredTree(ZooKeeper):
     def get_many(self, paths: Sequence[str], *, watch: bool = False) -> list[Znode | None]:
         """Return znodes in the order of ``paths``."""
         del watch
-        found = {path: self._part(path).znodes.get(path) for path in paths}
+        parts: dict[bool, _Part] = {}
+        found: dict[str, Znode | None] = {}
+        for path in paths:
+            is_of_topic = _is_of_topic(path)
+            if is_of_topic not in parts:
+                parts[is_of_topic] = self._part(path)
+            found[path] = parts[is_of_topic].znodes.get(path)
         names = (znodes.TopicConfigZNode.names(path) for path in paths)
         topics = sorted(name[0] for name in names if name is not None)
         found |= self._configs_of(topics)
@@ -188,7 +194,7 @@ class AnsweredTree(ZooKeeper):
     def _part(self, path: str) -> _Part:
         if not self._brokers.is_fresh:
             self._brokers = _Part.of(self._read_brokers())
-        if not path.startswith(znodes.TopicsZNode.PATH):
+        if not _is_of_topic(path):
             return self._brokers
         if not self._topics.is_fresh:
             self._topics = _Part.of(self._read_topics())
@@ -309,6 +315,10 @@ def _asked(peer: str, request: Request, answer: type[T]) -> T:
 
 
 # --- answers as znodes ---------------------------------------------------------------------------
+
+
+def _is_of_topic(path: str) -> bool:
+    return path.startswith(znodes.TopicsZNode.PATH)
 
 
 def _znode(data: bytes = b"", czxid: int = 0, version: int = 0) -> Znode:

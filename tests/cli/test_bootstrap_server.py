@@ -203,6 +203,17 @@ def test_a_profile_with_brokers_is_enough_for_events(far: FarCluster, tmp_path: 
     assert ListPartitionReassignmentsRequest not in asked, "the journal would note the question"
 
 
+def console_of(far: FarCluster) -> Console:
+    """Start a console as ``--bootstrap-server`` does."""
+    host, _, port = far.listen().partition(":")
+    known = Cluster(
+        lambda: ClusterLocation("", None), open_session, [EndPoint("", host, int(port))]
+    )
+    console = Console(reached_by(known, by_brokers=True), BrowserGate("token", 8080))
+    console.collector.start()
+    return console
+
+
 def test_the_console_has_the_journals_that_brokers_read_for_it(
     far: FarCluster, tmp_path: Path
 ) -> None:
@@ -219,6 +230,20 @@ def test_the_console_has_the_journals_that_brokers_read_for_it(
         client = TestClient(console.application, base_url="http://127.0.0.1:8080")
         client.get("/", params={"token": "token"})
         eventually(lambda: "t: new topic" in client.get("/journal").text, "the journal is shown")
+    finally:
+        console.stop()
+
+
+def test_the_console_without_journals_shows_what_clients_see(far: FarCluster) -> None:
+    far.control_peer = ""
+    console = console_of(far)
+    try:
+        client = TestClient(console.application, base_url="http://127.0.0.1:8080")
+        client.get("/", params={"token": "token"})
+        assert client.get("/journal").status_code == 200
+        assert "no broker tells" not in client.get("/").text
+        doctor = client.get("/doctor").text
+        assert "broker 0: it tells no control port" in doctor
     finally:
         console.stop()
 
