@@ -6,12 +6,15 @@ Versions as in Kafka 3.9; TxnOffsetCommit is in ``txn_offset_commit``, and InitP
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
 from regent.broker.api.coordinator_requests import CoordinatorRequests
+from regent.broker.api.describe_producers import ProducerStates
 from regent.core.coordinator.partition_for import UNKNOWN_PARTITION, CoordinatorPartitions
 from regent.core.errors import Errors
 from regent.core.model import NO_EPOCH, TopicPartition
@@ -75,21 +78,66 @@ class TransactionHandlers:
     replies: Replies
 
 
-def transaction_apis(
-    handlers: TransactionHandlers, *, serves_brokers: bool = False
-) -> Sequence[KafkaApi]:
-    """Return the APIs of producers and of tools; ``serves_brokers``: and of brokers.
+@dataclass(frozen=True, slots=True)
+class HangingTransactions:
+    """What tools may end; ``executor`` looks for it: a partition may have many producers."""
 
-    Brokers send WriteTxnMarkers with epochs that tools may send too.
+    producers: ProducerStates
+    executor: Executor
+
+    def refuse(self, markers: Sequence[TxnMarker]) -> Sequence[TxnMarkerResult]:
+        """Return, for each marker, the partitions to which it is not written."""
+        partitions = {row for marker in markers for row in marker.partitions}
+        found = {row: self.producers.active_producers(row) for row in partitions}
+        known = {
+            (row, producer.producer_id): producer
+            for row, producers in found.items()
+            if not isinstance(producers, Errors)
+            for producer in producers
+        }
+
+        def error_of(marker: TxnMarker, topic_partition: TopicPartition) -> Errors:
+            if isinstance(error := found[topic_partition], Errors):
+                return error
+            producer = known.get((topic_partition, marker.producer_id))
+            if producer is None or marker.producer_epoch > producer.producer_epoch:
+                return Errors.INVALID_PRODUCER_EPOCH
+            # Kafka's tools say 0 where no coordinator has written a marker yet.
+            is_forged = marker.coordinator_epoch > max(producer.coordinator_epoch, 0)
+            return Errors.CLUSTER_AUTHORIZATION_FAILED if is_forged else Errors.NONE
+
+        return [
+            TxnMarkerResult(
+                marker.producer_id,
+                tuple(
+                    PartitionOutcome(*row, error)
+                    for row in marker.partitions
+                    if (error := error_of(marker, row)) is not Errors.NONE
+                ),
+            )
+            for marker in markers
+        ]
+
+
+def transaction_apis(
+    handlers: TransactionHandlers, hanging: HangingTransactions | None
+) -> Sequence[KafkaApi]:
+    """Return the APIs of producers and of tools, which may end ``hanging`` transactions.
+
+    None: also those of brokers, whose markers have epochs that a partition does not know yet.
     """
-    add_partitions = _add_partitions if serves_brokers else _add_partitions_of_client
+    add_partitions = _add_partitions if hanging is None else _add_partitions_of_client
+    write_markers: Callable[[TransactionHandlers, KafkaRequest], Awaitable[KafkaAnswer]]
+    write_markers = _write_markers_of_anybody
+    if hanging is not None:
+        write_markers = partial(_write_markers_of_tool, hanging=hanging)
     return apis_of(
         handlers,
         [
             (KafkaApiKey.ADD_PARTITIONS_TO_TXN, 5, add_partitions),
             (KafkaApiKey.ADD_OFFSETS_TO_TXN, 4, _add_offsets),
             (KafkaApiKey.END_TXN, 4, _end),
-            (KafkaApiKey.WRITE_TXN_MARKERS, 1, _write_markers_of_client),
+            (KafkaApiKey.WRITE_TXN_MARKERS, 1, write_markers),
             (KafkaApiKey.DESCRIBE_TRANSACTIONS, 0, _describe),
             (KafkaApiKey.LIST_TRANSACTIONS, 1, _list),
         ],
@@ -259,10 +307,37 @@ def refuse_markers(request: KafkaRequest, error: Errors) -> WriteTxnMarkersRespo
     return WriteTxnMarkersResponse(markers=_marker_results(refused))
 
 
-async def _write_markers_of_client(
-    handlers: TransactionHandlers, request: KafkaRequest
+async def _write_markers_of_tool(
+    handlers: TransactionHandlers, request: KafkaRequest, *, hanging: HangingTransactions
 ) -> KafkaAnswer:
     """Write markers of Kafka's tools: ``kafka-transactions abort`` ends hanging transactions.
+
+    It has found the epochs with DescribeProducers. Higher ones would fence the coordinator or the
+    producer.
+    """
+    markers = _markers(request)
+    loop = asyncio.get_running_loop()
+    refused = await loop.run_in_executor(hanging.executor, hanging.refuse, markers)
+    left = [
+        marker._replace(partitions=kept)
+        for marker, result in zip(markers, refused, strict=True)
+        if (kept := _not_in(result, marker.partitions))
+    ]
+    results = [*refused, *await _written(handlers, left)]
+    return answer(WriteTxnMarkersResponse(markers=_marker_results(results)), request)
+
+
+def _not_in(
+    refused: TxnMarkerResult, partitions: Sequence[TopicPartition]
+) -> tuple[TopicPartition, ...]:
+    left_out = {row.topic_partition for row in refused.partitions}
+    return tuple(row for row in partitions if row not in left_out)
+
+
+async def _write_markers_of_anybody(
+    handlers: TransactionHandlers, request: KafkaRequest
+) -> KafkaAnswer:
+    """Write markers of coordinators and of tools.
 
     An epoch that no coordinator has had yet would fence the real one.
     """
