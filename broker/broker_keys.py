@@ -1,8 +1,8 @@
 """The key of a broker, and the keys of those whose control requests it takes.
 
 Other brokers prove the key that their registration has, or the one that the directory of keys has
-for them. A broker that registers connects at once. So for a key that is not known all registrations
-are read again before the connection is refused.
+for them. A key that is revoked there counts nowhere. A broker that registers connects at once. So
+for a key that is not known all registrations are read again before the connection is refused.
 """
 
 from __future__ import annotations
@@ -13,13 +13,20 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+from regent.config.command_line import program
 from regent.config.tables.broker import BrokerConfig
 from regent.config.threads import NamedThread
 from regent.core.errors import BadDataError, RegentError
 from regent.core.model import BrokerId
 from regent.core.replication.metadata_cache import MetadataSnapshot
 from regent.core.security.roles import KeyOwner
-from regent.transport.control.key_files import BROKER_SECRET, KeysDirectory, keys_folder, secret_at
+from regent.transport.control.key_files import (
+    BROKER_SECRET,
+    KeyFileError,
+    KeysDirectory,
+    keys_folder,
+    secret_at,
+)
 from regent.transport.control.sockets import new_context
 from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.codecs.broker_znodes import decode_broker_id
@@ -27,6 +34,7 @@ from regent.zk.znodes import BrokerIdsZNode, BrokerIdZNode
 
 logger = logging.getLogger(__name__)
 
+_LOOK_S: Final = 2.0  # between two looks whether our own key is revoked
 _PAUSE_S: Final = 0.1  # between two reads of all registrations
 _STOP_TIMEOUT_S: Final = 2.0
 
@@ -34,10 +42,12 @@ _STOP_TIMEOUT_S: Final = 2.0
 class BrokerKeys:
     """Implements ``transport.control.peers.KnownKeys``; makes the keys that do not exist yet.
 
-    ``on_failure`` gets the reason if the thread that reads them ends by itself: the process must
-    end then, because brokers that come later would not be let in.
+    ``on_failure`` gets the reason if the thread that reads them ends by itself, or the own key was
+    revoked: the process must end then. Brokers that come later would not be let in, or none of them
+    heeds this one.
 
-    Raises ``KeyFileError`` for a file that other users may read, or without a pair of keys.
+    Raises ``KeyFileError`` for a file that other users may read, or without a pair of keys, and if
+    the own key was revoked.
     """
 
     def __init__(
@@ -54,6 +64,13 @@ class BrokerKeys:
         self._believes_registrations = config.broker_keys == "registered"
         self._directory.make_first_operator()
         name = KeyOwner.broker(broker_id).name
+        self._remedy = (
+            f"the key in {data_dir / BROKER_SECRET} was revoked ({folder}):"
+            f" `{program()} keys rotate --broker {data_dir}` makes another one, then start the"
+            " broker again"
+        )
+        if self.own.public in self._directory.revoked():
+            raise KeyFileError(self._remedy)
         if self._directory.allowed().get(name) != [self.own.public]:
             self._directory.allow(name, self.own.public)
         self.context = new_context(self.own)
@@ -77,7 +94,10 @@ class BrokerKeys:
     def peer(self, key: str) -> KeyOwner | None:
         """See ``KnownKeys``."""
         # The directory first: nobody can take over a key that it has by registering it.
-        return self._directory.peer(key) or self._registered.get(key)
+        allowed, registered = self._directory.peer(key), self._registered.get(key)
+        if allowed is None and registered and self._directory.may_register(registered, key):
+            return registered
+        return allowed
 
     def read_again(self, then: Callable[[], None]) -> None:
         """See ``KnownKeys``."""
@@ -100,15 +120,23 @@ class BrokerKeys:
         self.context.destroy(linger=0)
 
     def _run(self) -> None:
+        why = f"the thread {self._thread.name} has ended"
         try:
-            self._read_when_asked()
+            is_revoked = self._read_when_asked()
+            why = self._remedy if is_revoked else why
         finally:
             if not self._is_stopping.is_set():
-                self._on_failure(RegentError(f"the thread {self._thread.name} has ended"))
+                self._on_failure(RegentError(why))
 
-    def _read_when_asked(self) -> None:
+    def _read_when_asked(self) -> bool:
+        """Return False when asked to stop, True when the own key is revoked."""
         while not self._is_stopping.is_set():
-            self._is_asked.wait()
+            is_asked = self._is_asked.wait(_LOOK_S)
+            if self._directory.is_revoked(self.own.public):
+                # Others refuse what this broker needs as a leader: another one must take over.
+                return True
+            if not is_asked:
+                continue
             self._is_asked.clear()
             with self._lock:
                 waiting, self._waiting = self._waiting, []
@@ -121,6 +149,7 @@ class BrokerKeys:
             for then in waiting:
                 then()
             self._is_stopping.wait(_PAUSE_S)
+        return False
 
     def _read(self) -> None:
         """Read the keys of all registered brokers."""

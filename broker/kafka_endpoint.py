@@ -56,6 +56,7 @@ from regent.broker.api.registered_followers import BrokerSenders, RegisteredFoll
 from regent.broker.api.scram_credentials import scram_credential_apis
 from regent.broker.api.topics import topic_apis
 from regent.broker.api.transactions import (
+    HangingTransactions,
     TransactionHandlers,
     transaction_apis,
     transaction_apis_of_brokers,
@@ -410,7 +411,7 @@ class KafkaEndpoint:
             *authentication_apis(),
             *delegation_token_apis(served.tokens, self._calls),
             *feature_apis(),
-            *(() if transactions is None else _apis_of_transactions(transactions, served, groups)),
+            *self._apis_of_transactions(served, groups),
         ]
 
     def _apis_of_readers(self, served: Served) -> Sequence[KafkaApi]:
@@ -419,6 +420,26 @@ class KafkaEndpoint:
         return [
             *fetch_apis(replicas, served.cache, reader, serves_followers=False),
             *offset_apis(replicas, reader, serves_followers=False),
+        ]
+
+    def _apis_of_transactions(
+        self, served: Served, groups: CoordinatorRequests
+    ) -> Sequence[KafkaApi]:
+        if (service := served.transactions) is None:
+            return ()
+        group_partitions = served.groups.partitions
+        handlers = _transaction_handlers(service, group_partitions)
+        hanging = HangingTransactions(served.replica_manager, self._queries)
+        return [
+            *transaction_apis(handlers, hanging),
+            *TxnOffsetCommitHandler(
+                groups,
+                group_partitions,
+                partial(begin_verification, served.replica_manager),
+                service,
+                served.cache,
+                Replies(),
+            ).apis(),
         ]
 
     def _with_those_of_brokers(
@@ -502,23 +523,3 @@ def _transaction_handlers(
         transactions.markers,
         Replies(),
     )
-
-
-def _apis_of_transactions(
-    service: BrokerTransactionService,
-    served: Served,
-    groups: CoordinatorRequests,
-) -> Sequence[KafkaApi]:
-    group_partitions = served.groups.partitions
-    handlers = _transaction_handlers(service, group_partitions)
-    return [
-        *transaction_apis(handlers),
-        *TxnOffsetCommitHandler(
-            groups,
-            group_partitions,
-            partial(begin_verification, served.replica_manager),
-            service,
-            served.cache,
-            Replies(),
-        ).apis(),
-    ]

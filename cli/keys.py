@@ -19,7 +19,6 @@ from regent.config.command_line import program
 from regent.core.security.roles import KeyOwner
 from regent.transport.control.key_files import (
     BROKER_SECRET,
-    KeyFileError,
     KeysDirectory,
     keys_folder,
     make_secret,
@@ -81,12 +80,15 @@ def make(keys_dir: Path | None, data_dir: Path) -> None:
 @_directory_option
 @output_option
 def show(keys_dir: Path | None, data_dir: Path, output: str) -> None:
-    """List the public keys that are allowed, and what their owners are."""
+    """List the public keys that are allowed, what their owners are, and the revoked ones."""
+    directory = _directory(keys_dir, data_dir)
     rows = [
         {"name": name, "role": _role(name), "public_key": key}
-        for name, allowed in _directory(keys_dir, data_dir).allowed().items()
+        for name, allowed in directory.allowed().items()
         for key in allowed
     ]
+    revoked = directory.revoked().items()
+    rows += [{"name": name, "role": "revoked", "public_key": key} for key, name in revoked]
     if output == Output.JSON:
         print_json(rows)
     else:
@@ -119,17 +121,22 @@ def allow(name: str, public_key: str, keys_dir: Path | None, data_dir: Path) -> 
 @click.argument("public_key", required=False)
 @_directory_option
 def revoke(name: str, public_key: str | None, keys_dir: Path | None, data_dir: Path) -> None:
-    """Allow a name no more, or one of its keys; its connections are closed."""
+    """Allow a name no more, or one of its keys; its connections are closed.
+
+    A revoked key is never believed again where this folder is used, also not if a broker registers
+    it. Do this on the machine of each broker. Without PUBLIC_KEY no other key of the broker is
+    believed either before `keys allow`. A broker whose own key is revoked ends: replace it with
+    `keys rotate --broker`, and start the broker again.
+    """
     directory = _directory(keys_dir, data_dir)
-    allowed = directory.allowed().get(name, [])
-    left = [key for key in allowed if public_key is not None and key != public_key.lower()]
-    if len(left) == len(allowed):
-        raise KeyFileError(f"{directory.path}: {name} has no such key: see `keys show`")
-    if left:
-        directory.allow(name, *left)
-    else:
-        directory.revoke(name)
-    click.echo(f"{name}: {len(allowed) - len(left)} revoked, {len(left)} still allowed.")
+    revoked = directory.revoke(name, public_key and public_key.lower())
+    left = directory.allowed().get(name)
+    click.echo(f"{name}: {revoked} revoked, {len(left or ())} still allowed.")
+    if left == []:
+        note(
+            f"{name} is believed again after `{program()} keys allow {name} NEW_KEY`, or after its"
+            " start with a new key if it uses this folder"
+        )
 
 
 @keys.command(epilog=examples("keys rotate", "keys rotate --broker data/broker-2"))

@@ -130,14 +130,15 @@ class _Controller:
     def _refusal(self, request: KafkaRequest, broker_id: BrokerId, broker_epoch: int) -> Errors:
         """Return why a request is refused as a whole, or NONE.
 
-        Anybody can reach this listener: the sender must name a registered broker and its epoch.
+        Anybody can reach this listener: the sender must name a registered broker of Kafka and its
+        epoch.
         """
         if not self._access.is_active():
             return Errors.NOT_CONTROLLER
         is_itself = request.may_act_as(broker_id)
         if not is_itself or broker_epoch == UNKNOWN_BROKER_EPOCH:
             return Errors.CLUSTER_AUTHORIZATION_FAILED
-        return self._registered.refusal(broker_id, broker_epoch) or Errors.NONE
+        return self._registered.refusal_by_controller(broker_id, broker_epoch)
 
     async def _ask(self, request: ControllerRequest) -> object:
         reply: AwaitedReply[Any] = self._replies.new()

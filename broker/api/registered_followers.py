@@ -45,6 +45,17 @@ class RegisteredFollowers:
             return None
         return None if broker_epoch == broker.broker_epoch else Errors.STALE_BROKER_EPOCH
 
+    def refusal_by_controller(self, broker_id: BrokerId, broker_epoch: int) -> Errors:
+        """Return why a controller refuses a request of a broker in Kafka's protocol, or NONE.
+
+        Brokers of this project ask at the control port, where they prove with a key who they are.
+        """
+        refusal = self.refusal(broker_id, broker_epoch)
+        broker = self._cache.snapshot.brokers.get(broker_id)
+        if refusal is None and (broker is None or broker.control_endpoint is not None):
+            return Errors.CLUSTER_AUTHORIZATION_FAILED
+        return refusal or Errors.NONE
+
     def may_read(self, replica_id: BrokerId, topic_partition: TopicPartition) -> bool:
         """Whether the offsets of a partition may be told: the broker has a replica of it."""
         snapshot = self._cache.snapshot

@@ -6,16 +6,19 @@ Versions as in Kafka 3.9; TxnOffsetCommit is in ``txn_offset_commit``, and InitP
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
 from regent.broker.api.coordinator_requests import CoordinatorRequests
+from regent.broker.api.describe_producers import ProducerStates
 from regent.broker.api.registered_followers import BrokerSenders
 from regent.core.coordinator.partition_for import UNKNOWN_PARTITION, CoordinatorPartitions
 from regent.core.errors import Errors
-from regent.core.model import NO_EPOCH, TopicPartition
+from regent.core.model import TopicPartition
 from regent.core.protocol.groups import ProducerIdAndEpoch
 from regent.core.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
@@ -76,14 +79,62 @@ class TransactionHandlers:
     replies: Replies
 
 
+@dataclass(frozen=True, slots=True)
+class HangingTransactions:
+    """What tools may end; ``executor`` looks for it: a partition may have many producers."""
+
+    producers: ProducerStates
+    executor: Executor
+
+    def refuse(self, markers: Sequence[TxnMarker]) -> Sequence[TxnMarkerResult]:
+        """Return, for each marker, the partitions to which it is not written."""
+        partitions = {row for marker in markers for row in marker.partitions}
+        found = {row: self.producers.active_producers(row) for row in partitions}
+        known = {
+            (row, producer.producer_id): producer
+            for row, producers in found.items()
+            if not isinstance(producers, Errors)
+            for producer in producers
+        }
+
+        def error_of(marker: TxnMarker, topic_partition: TopicPartition) -> Errors:
+            if isinstance(error := found[topic_partition], Errors):
+                return error
+            producer = known.get((topic_partition, marker.producer_id))
+            if producer is None or marker.producer_epoch > producer.producer_epoch:
+                return Errors.INVALID_PRODUCER_EPOCH
+            # Kafka's tools say 0 where no coordinator has written a marker yet.
+            is_forged = marker.coordinator_epoch > max(producer.coordinator_epoch, 0)
+            return Errors.CLUSTER_AUTHORIZATION_FAILED if is_forged else Errors.NONE
+
+        return [
+            TxnMarkerResult(
+                marker.producer_id,
+                tuple(
+                    PartitionOutcome(*row, error)
+                    for row in marker.partitions
+                    if (error := error_of(marker, row)) is not Errors.NONE
+                ),
+            )
+            for marker in markers
+        ]
+
+
 def transaction_apis(
-    handlers: TransactionHandlers, brokers: BrokerSenders | None = None
+    handlers: TransactionHandlers, senders: HangingTransactions | BrokerSenders
 ) -> Sequence[KafkaApi]:
-    """Return the APIs of producers and of tools, and of ``brokers`` if there are any."""
-    add_partitions, write_markers = _add_partitions_of_client, _write_markers_of_client
-    if brokers is not None:
+    """Return the APIs of producers and of tools, which may end hanging transactions.
+
+    With ``BrokerSenders`` also those of brokers, whose markers have epochs that a partition does
+    not know yet.
+    """
+    write_markers: Callable[[TransactionHandlers, KafkaRequest], Awaitable[KafkaAnswer]]
+    if isinstance(senders, BrokerSenders):
         add_partitions = _add_partitions
-        write_markers = partial(_write_markers_of_any, brokers)
+        write_markers = partial(_write_markers_of_anybody, brokers=senders)
+    else:
+        add_partitions = _add_partitions_of_client
+        write_markers = partial(_write_markers_of_tool, hanging=senders)
     return apis_of(
         handlers,
         [
@@ -260,43 +311,49 @@ def refuse_markers(request: KafkaRequest, error: Errors) -> WriteTxnMarkersRespo
     return WriteTxnMarkersResponse(markers=_marker_results(refused))
 
 
-async def _write_markers_of_client(
-    handlers: TransactionHandlers, request: KafkaRequest
+async def _write_markers_of_tool(
+    handlers: TransactionHandlers, request: KafkaRequest, *, hanging: HangingTransactions
 ) -> KafkaAnswer:
     """Write markers of Kafka's tools: ``kafka-transactions abort`` ends hanging transactions.
 
-    An epoch that no coordinator has had yet would fence the real one.
+    It has found the epochs with DescribeProducers. Higher ones would fence the coordinator or the
+    producer.
     """
-    error = Errors.CLUSTER_AUTHORIZATION_FAILED
-    if handlers.transaction_partitions.newest_leader_epoch == NO_EPOCH:
-        error = Errors.COORDINATOR_NOT_AVAILABLE  # this broker was not told of the partitions yet
-    return await _write_known_markers(handlers, request, error)
+    markers = _markers(request)
+    loop = asyncio.get_running_loop()
+    refused = await loop.run_in_executor(hanging.executor, hanging.refuse, markers)
+    left = [
+        marker._replace(partitions=kept)
+        for marker, result in zip(markers, refused, strict=True)
+        if (kept := _not_in(result, marker.partitions))
+    ]
+    results = [*refused, *await _written(handlers, left)]
+    return answer(WriteTxnMarkersResponse(markers=_marker_results(results)), request)
 
 
-async def _write_markers_of_any(
-    brokers: BrokerSenders, handlers: TransactionHandlers, request: KafkaRequest
+def _not_in(
+    refused: TxnMarkerResult, partitions: Sequence[TopicPartition]
+) -> tuple[TopicPartition, ...]:
+    left_out = {row.topic_partition for row in refused.partitions}
+    return tuple(row for row in partitions if row not in left_out)
+
+
+async def _write_markers_of_anybody(
+    handlers: TransactionHandlers, request: KafkaRequest, *, brokers: BrokerSenders
 ) -> KafkaAnswer:
-    """Write markers of tools, or of a coordinator on a broker, which may be one of Kafka.
+    """Write markers of coordinators, also of Kafka's brokers, and of tools.
 
-    That may begin to coordinate and send markers before this broker is told its epoch. If it is not
-    known as a broker, it must send them again, which it does after few errors: after others the
-    transaction never ends.
+    An epoch that no coordinator has had yet would fence the real one. But a broker may begin to
+    coordinate and send markers before this one is told its epoch. If the sender is not known as a
+    broker, it must send them again, which Kafka does after few errors: after others the transaction
+    never ends.
     """
-    newest_epoch = handlers.transaction_partitions.newest_leader_epoch
-    is_known = all(marker.coordinator_epoch <= newest_epoch for marker in _markers(request))
-    if not is_known and await brokers.has_sent(request):
-        return await _write_markers(handlers, request)
-    return await _write_known_markers(handlers, request, Errors.NOT_LEADER_OR_FOLLOWER)
-
-
-async def _write_known_markers(
-    handlers: TransactionHandlers, request: KafkaRequest, error: Errors
-) -> KafkaAnswer:
-    """Write the markers whose epochs a coordinator may have; ``error`` is the answer to others."""
     markers = _markers(request)
     newest_epoch = handlers.transaction_partitions.newest_leader_epoch
     unknown = [marker for marker in markers if marker.coordinator_epoch > newest_epoch]
-    refused = [_refused(marker, error) for marker in unknown]
+    if unknown and await brokers.has_sent(request):
+        unknown = []
+    refused = [_refused(marker, Errors.NOT_LEADER_OR_FOLLOWER) for marker in unknown]
     results = await _written(handlers, [marker for marker in markers if marker not in unknown])
     return answer(WriteTxnMarkersResponse(markers=_marker_results([*refused, *results])), request)
 

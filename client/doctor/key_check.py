@@ -142,7 +142,7 @@ def _of_broker(
     listed_brokers = {} if cluster.file is None else cluster.file.brokers
     info = cluster.registrations.get(owner.broker_id)
     if info is None:
-        if owner.broker_id not in listed_brokers:
+        if keys and owner.broker_id not in listed_brokers:
             message = f"{owner.name} is allowed, and no broker has this id"
             remedy = f"`{revoke} {where}` if it does not come back"
             yield _finding(Severity.WARNING, owner.name, message, remedy)

@@ -16,7 +16,13 @@ from regent.core.errors import RegentError
 from regent.core.model import BrokerId, BrokerInfo
 from regent.core.security.roles import KeyOwner
 from regent.testing.waits import scaled
-from regent.transport.control.key_files import KeyFileError, KeysDirectory, new_key_pair
+from regent.transport.control.key_files import (
+    BROKER_SECRET,
+    KeyFileError,
+    KeysDirectory,
+    make_secret,
+    new_key_pair,
+)
 from regent.zk.stores.controller_store import ZkControllerStore
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 
@@ -138,6 +144,55 @@ def test_registered_keys_are_not_believed_if_only_allowed_ones_are(open_keys: Op
     registry.register(2, key)
     read(keys)
     assert keys.peer(key) is None
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_revoked_key_is_not_believed_again_because_it_is_registered(
+    open_keys: OpenKeys, tmp_path: Path, is_named: bool
+) -> None:
+    keys, registry, key, new = open_keys(1), Registry(), some_key(), some_key()
+    directory = KeysDirectory(tmp_path / "b1" / "keys")
+    keys.follow(registry.reader)
+    registry.register(2, key)
+    read(keys)
+    directory.revoke("broker-2", key if is_named else None)
+    assert keys.peer(key) is None, "at once"
+    read(keys)
+    assert keys.peer(key) is None
+    registry.leave(2)
+    registry.register(2, new)
+    read(keys)
+    assert keys.peer(new) == (KeyOwner.broker(2) if is_named else None)
+    directory.allow("broker-2", new)
+    assert keys.peer(new) == KeyOwner.broker(2)
+
+
+@pytest.mark.parametrize("broker_keys", ["registered", "allowed"])
+def test_a_broker_does_not_allow_its_own_revoked_key_again(
+    tmp_path: Path, broker_keys: str
+) -> None:
+    def open_one() -> BrokerKeys:
+        config = BrokerConfig(broker_keys=broker_keys)
+        return BrokerKeys(1, tmp_path / "b1", config, failures.put)
+
+    failures: SimpleQueue[RegentError] = SimpleQueue()
+    KeysDirectory(tmp_path / "keys").make_operator()
+    keys = open_one()
+    try:
+        KeysDirectory(tmp_path / "keys").revoke("broker-1")
+        reason = failures.get(timeout=scaled(10))
+    finally:
+        keys.stop()
+    remedy = f"keys rotate --broker {tmp_path / 'b1'}"
+    assert remedy in str(reason), "others refuse it: it must not stay the leader"
+    with pytest.raises(KeyFileError, match=remedy):
+        open_one()
+    assert KeysDirectory(tmp_path / "keys").peer(keys.own.public) is None
+    make_secret(tmp_path / "b1" / BROKER_SECRET, replace=True)
+    keys = open_one()
+    keys.stop()
+    assert KeysDirectory(tmp_path / "keys").peer(keys.own.public) == KeyOwner.broker(1)
+    assert failures.empty()
 
 
 def test_without_zookeeper_questions_are_answered_nevertheless(open_keys: OpenKeys) -> None:

@@ -89,6 +89,28 @@ def test_allow_show_and_revoke(directory: KeysDirectory) -> None:
     assert directory.peer(new) == KeyOwner.broker(2)
     assert run("revoke", "alice").output == "alice: 1 revoked, 0 still allowed.\n"
     assert directory.peer(alice) is None
+    result = run("revoke", "broker-2")
+    assert result.stdout == "broker-2: 1 revoked, 0 still allowed.\n"
+    assert "believed again after" in result.stderr
+    assert "keys allow broker-2 NEW_KEY" in result.stderr
+    assert directory.peer(new) is None
+    shown = json.loads(run("show", "-o", "json").output)
+    assert [(row["name"], row["role"]) for row in shown] == [
+        ("alice", "revoked"),
+        ("broker-2", "revoked"),
+        ("broker-2", "revoked"),
+    ]
+    assert run("allow", "broker-2", old).exit_code == 1
+
+
+def test_a_broker_is_revoked_on_a_machine_that_has_no_key_of_it(directory: KeysDirectory) -> None:
+    """There its registration was believed."""
+    key = new_key_pair().public
+    assert run("revoke", "broker-2", key).output == "broker-2: 1 revoked, 0 still allowed.\n"
+    assert directory.is_revoked(key)
+    result = run("revoke", "broker-3")
+    assert result.stdout == "broker-3: 0 revoked, 0 still allowed.\n"
+    assert "keys allow broker-3 NEW_KEY" in result.stderr
 
 
 def test_what_cannot_be_revoked_or_allowed_is_an_error(directory: KeysDirectory) -> None:

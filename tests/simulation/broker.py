@@ -582,9 +582,8 @@ class SimulatedBroker:
 
         request, refusal = asked.request, Errors.NOT_CONTROLLER
         if self.is_controller:
-            refusal = (
-                self._registered.refusal(request.broker_id, request.broker_epoch) or Errors.NONE
-            )
+            who = request.broker_id, request.broker_epoch
+            refusal = self._registered.refusal_by_controller(*who)
         if refusal is not Errors.NONE:
             is_proposal = isinstance(request, AlterPartitionRequest)
             answerer(

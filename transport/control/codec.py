@@ -3,9 +3,9 @@
 A message is ``b""``, header and body; a long body is sent in pieces (``sockets.pieces``). The
 request header is the array ``[1, api_key, api_version, correlation_id, client_id, controller_id |
 nil, controller_epoch | nil, broker_epoch | nil, event_id | nil]``. 1 is the version of the header.
-Control requests have the controller id and both epochs; other requests have none of them. The reply
-header is ``[1, correlation_id, error_code]``. A reply with a body has error code 0, because the
-body has its own codes. The header of a reply without a body has the error code.
+Control requests have the controller id and both epochs; other requests have none of them, or they
+are refused. The reply header is ``[1, correlation_id, error_code]``. A reply with a body has error
+code 0, because the body has its own codes. The header of a reply without a body has the error code.
 
 Bodies are the dataclasses of ``core.protocol`` and the Kafka messages of its ``messages``; see
 ``schema``. Brokers of two versions may talk: unknown fields are ignored, and missing ones have
@@ -152,6 +152,7 @@ CONTROL_REQUESTS: Final[Mapping[int, type[ControlRequest]]] = {
 }
 
 
+_FIRST_OF_CONTROLLER: Final = 5  # of the fields that only control requests have
 _OLDEST_FIELDS: Final = 8  # in headers of Regent 0.1; those of its tools are still accepted
 
 
@@ -279,6 +280,9 @@ def decode_request_header(data: RecordBytes) -> RequestHeader:
         fields = (*fields, *[None] * (len(RequestHeader._fields) - len(fields)))
     header = _decode_request_header(fields)
     control = (header.controller_id, header.controller_epoch, header.broker_epoch)
+    is_of_controller = any(field is not None for field in header[_FIRST_OF_CONTROLLER:])
+    if is_of_controller and header.api_key in KNOWN_APIS - CONTROL_REQUESTS.keys():
+        raise BadDataError("RequestHeader: only a control request names a controller")
     if None in control and control != (None, None, None):
         raise BadDataError("RequestHeader: only some of controller id and epochs are set")
     if header.controller_epoch is not None and header.controller_epoch > MAX_CONTROLLER_EPOCH:

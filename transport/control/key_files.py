@@ -6,7 +6,9 @@ registrations, or from a *directory of keys*, which also has the keys of operato
     keys/operator.secret       the secret key of commands on this machine
     keys/placement.secret      the secret key of the placement service
     keys/allowed/NAME.key      public keys that may connect, one a line; broker-N: those of broker N
+    keys/revoked/NAME.key      public keys that may connect never again, whoever allows them
 
+The registration of a broker does not count where ``allowed`` has a file for it, also an empty one.
 Public keys are written in hexadecimal. They are no secret, but who may write them decides who may
 connect: a directory or a file that other users may write allows nobody.
 """
@@ -19,7 +21,7 @@ import re
 import stat
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -42,6 +44,7 @@ OPERATOR: Final = "operator"
 
 _OPERATOR_SECRET: Final = f"{OPERATOR}.secret"
 _ALLOWED: Final = "allowed"
+_REVOKED: Final = "revoked"
 _SUFFIX: Final = ".key"
 _WRITABLE: Final = 0o022  # by others
 _LOOK_S: Final = 1.0  # between two looks at files that may have been changed in place
@@ -179,6 +182,48 @@ def _keys_in(path: Path) -> list[str]:
     return [key for key in lines if _KEY.fullmatch(key)]
 
 
+def _check_names(name: str, keys: Collection[str]) -> None:
+    """Raise ``KeyFileError`` for a name or a key of another form."""
+    if not _NAME.fullmatch(name):
+        raise KeyFileError(f"{name!r} is not a name: letters, digits and . _ - are allowed")
+    for key in keys:
+        if not _KEY.fullmatch(key):
+            raise KeyFileError(f"{key!r} is not a public key: it has 64 digits and letters a-f")
+
+
+def _lines(keys: Collection[str]) -> str:
+    return "".join(f"{key}\n" for key in dict.fromkeys(keys))
+
+
+def _version(path: Path) -> tuple[int, int] | None:
+    """Return what changes when a file comes into a folder or leaves it."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
+def _files(folder: Path) -> tuple[object, ...]:
+    """Return what changes when a file in a folder does."""
+    found: list[tuple[str, int, int, int, int]] = []
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(OSError):
+                one = entry.stat()
+                changed = one.st_mtime_ns, one.st_ctime_ns
+                found.append((entry.name, one.st_ino, one.st_size, *changed))
+    return tuple(sorted(found))
+
+
+class _Known(NamedTuple):
+    """What a directory of keys says."""
+
+    peers: Mapping[str, KeyOwner]
+    names: frozenset[str]  # that have a file of allowed keys
+    revoked: frozenset[str] | None  # None: it cannot be read
+
+
 class KeysDirectory:
     """A directory of keys. Changes are seen at once, and those within a file after a second.
 
@@ -188,32 +233,42 @@ class KeysDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._allowed = path / _ALLOWED
+        self._revoked = path / _REVOKED
         self._lock = threading.Lock()
-        self._seen: tuple[int, int] | None = None  # the directory's inode and time of change
+        # Of both folders the inode and the time of change.
+        self._seen: tuple[tuple[int, int] | None, ...] = ()
         self._seen_files: tuple[object, ...] = ()
         self._look_at = 0.0
-        self._peers: Mapping[str, KeyOwner] = {}
+        self._known = _Known({}, frozenset(), frozenset())
 
     @property
     def peers(self) -> Mapping[str, KeyOwner]:
         """The owners of the allowed keys, by key; a file that cannot be used allows nobody."""
-        try:
-            found = self._allowed.stat()
-        except OSError:
-            return {}
-        seen, now = (found.st_ino, found.st_mtime_ns), time.monotonic()
-        with self._lock:
-            if seen != self._seen or now >= self._look_at:
-                self._look_at = now + _LOOK_S
-                files = self._files()
-                if seen != self._seen or files != self._seen_files:
-                    self._peers = self._read_peers()
-                    self._seen, self._seen_files = seen, files
-            return self._peers
+        return self._look().peers
 
     def peer(self, key: str) -> KeyOwner | None:
         """See ``peers.KnownKeys``."""
         return self.peers.get(key)
+
+    def may_register(self, owner: KeyOwner, key: str) -> bool:
+        """Whether a key may count that is not in this directory but in a registration."""
+        _, names, revoked = self._look()
+        return owner.name not in names and revoked is not None and key not in revoked
+
+    def is_revoked(self, key: str) -> bool:
+        """Whether a key may certainly connect never again."""
+        return key in (self._look().revoked or ())
+
+    def _look(self) -> _Known:
+        seen, now = tuple(map(_version, (self._allowed, self._revoked))), time.monotonic()
+        with self._lock:
+            if seen != self._seen or now >= self._look_at:
+                self._look_at = now + _LOOK_S
+                files = (*_files(self._allowed), *_files(self._revoked))
+                if seen != self._seen or files != self._seen_files:
+                    self._known = self._read()
+                    self._seen, self._seen_files = seen, files
+            return self._known
 
     def read_again(self, then: Callable[[], None]) -> None:
         """See ``peers.KnownKeys``: nothing is kept that could be old."""
@@ -231,32 +286,30 @@ class KeysDirectory:
     def _paths(self) -> list[Path]:
         return sorted(self._allowed.glob(f"*{_SUFFIX}"))
 
-    def _files(self) -> tuple[object, ...]:
-        """Return what changes when a file does."""
-        found: list[tuple[str, int, int, int, int]] = []
-        with suppress(OSError), os.scandir(self._allowed) as entries:
-            for entry in entries:
-                with suppress(OSError):
-                    one = entry.stat()
-                    changed = one.st_mtime_ns, one.st_ctime_ns
-                    found.append((entry.name, one.st_ino, one.st_size, *changed))
-        return tuple(sorted(found))
-
-    def _read_peers(self) -> Mapping[str, KeyOwner]:
+    def _read(self) -> _Known:
         peers: dict[str, KeyOwner] = {}
+        names = frozenset(path.name.removesuffix(_SUFFIX) for path in self._paths())
+        revoked: frozenset[str] | None = None
         try:
             _check_writers(self.path)
+            revoked = frozenset(self.revoked())
             _check_writers(self._allowed)
         except KeyFileError as error:
             logger.warning("Nobody may connect: %s", error)
-            return peers
+            return _Known(peers, names, revoked)
         for path in reversed(self._paths()):
             owner = KeyOwner.named(path.name.removesuffix(_SUFFIX))
             try:
-                peers |= dict.fromkeys(_keys_in(path), owner)
+                peers |= dict.fromkeys(set(_keys_in(path)) - revoked, owner)
             except KeyFileError as error:
                 logger.warning("%s may not connect: %s", owner.name, error)
-        return peers
+        return _Known(peers, names, revoked)
+
+    def revoked(self) -> dict[str, str]:
+        """Return the names of the revoked keys' owners, by key; raises ``KeyFileError``."""
+        _check_writers(self._revoked)
+        files = sorted(self._revoked.glob(f"*{_SUFFIX}"))
+        return {key: path.name.removesuffix(_SUFFIX) for path in files for key in _keys_in(path)}
 
     def file_of(self, name: str) -> Path:
         """Return the file with the allowed keys of a name."""
@@ -267,21 +320,32 @@ class KeysDirectory:
 
         Raises ``KeyFileError``.
         """
-        if not _NAME.fullmatch(name):
-            raise KeyFileError(f"{name!r} is not a name: letters, digits and . _ - are allowed")
-        for key in keys:
-            if not _KEY.fullmatch(key):
-                raise KeyFileError(f"{key!r} is not a public key: it has 64 digits and letters a-f")
-        text = "".join(f"{key}\n" for key in dict.fromkeys(keys))
-        _write(self.file_of(name), text, replace=True)
+        _check_names(name, keys)
+        for key in self.revoked().keys() & set(keys):
+            raise KeyFileError(f"the key {key} was revoked ({self._revoked}): make another one")
+        _write(self.file_of(name), _lines(keys), replace=True)
 
-    def revoke(self, name: str) -> bool:
-        """Let the owner of a name connect no more; return whether it could. Raises OSError."""
-        try:
-            self.file_of(name).unlink()
-        except FileNotFoundError:
-            return False
-        return True
+    def revoke(self, name: str, key: str | None = None) -> int:
+        """Let one key of a name, or all, connect never again; return how many these are.
+
+        Without ``key`` the registration of a broker does not count either, until a key is allowed.
+        Raises ``KeyFileError``.
+        """
+        is_broker = KeyOwner.named(name).broker_id is not None
+        allowed = self.allowed().get(name, [])
+        revoked = allowed if key is None else [key]
+        _check_names(name, revoked)
+        if not is_broker and not set(revoked) & set(allowed):
+            raise KeyFileError(f"{self.path}: {name} has no such key: see `keys show`")
+        earlier = [one for one, owner in self.revoked().items() if owner == name]
+        if revoked:
+            _write(self._revoked / f"{name}{_SUFFIX}", _lines(earlier + revoked), replace=True)
+        left = [one for one in allowed if one not in revoked]
+        if left or (is_broker and key is None):
+            _write(self.file_of(name), _lines(left), replace=True)
+        else:
+            self.file_of(name).unlink(missing_ok=True)
+        return len(revoked)
 
     def operator(self) -> KeyPair:
         """Return the key of this machine's commands; raises ``KeyFileError``."""

@@ -419,8 +419,7 @@ class ControlServer:
             self._take_on(message, 1)(codec.PING[1:])
             return False
         header, encoded_body = self._open(message.peer, frames)
-        control_header = header.control_header
-        is_controller = control_header is not None and self._screen.is_heard(control_header)
+        is_controller = self._is_of_controller(message.peer, header.control_header)
         weight = 1 if is_controller else 1 + len(encoded_body) // _BYTES_OF_ONE
         self._check_load(message.peer, weight, is_controller=is_controller)
         api_key = ApiKey(header.api_key)
@@ -444,7 +443,7 @@ class ControlServer:
         request = IncomingRequest(
             message.peer,
             api_key,
-            control_header,
+            header.control_header,
             header.correlation_id,
             header.client_id,
             body,
@@ -458,6 +457,12 @@ class ControlServer:
             self.rejected.add(Rejection.DISPATCH_FAILED, error)
             reply.fail(Errors.UNKNOWN_SERVER_ERROR)
         return is_controller
+
+    def _is_of_controller(self, peer: KeyOwner, control: ControlHeader | None) -> bool:
+        """Whether a request has no limits. What a header says proves nothing without the key."""
+        if control is None or peer.broker_id != control.controller_id:
+            return False
+        return self._screen.is_heard(control)
 
     def _check_leeway(self, peer: KeyOwner) -> Leeway:
         """Return what may be done for a peer; raises _RefusalError."""

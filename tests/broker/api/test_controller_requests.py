@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -50,11 +51,14 @@ KEYS = {
 class Controller:
     """Notes the requests, and answers each with ``answer``."""
 
-    def __init__(self, answer: object = None, *, is_active: bool = True) -> None:
+    def __init__(
+        self, answer: object = None, *, is_active: bool = True, control_endpoint: str | None = None
+    ) -> None:
         self.requests: list[ControllerRequest] = []
         self.blocks: list[int] = []
         self._answer = answer
         self._is_active = is_active
+        self._control_endpoint = control_endpoint  # of the broker
 
     def ask(self, message: Any, version: int, session: Session = SESSION) -> Any:
         """Return the answer to a message of a broker."""
@@ -63,6 +67,8 @@ class Controller:
             lambda: self._is_active, self._respond, self._take_block, EXECUTOR
         )
         cache = cached({"orders": ORDERS, "payments": PAYMENTS})
+        broker = replace(cache.snapshot.brokers[BROKER], control_endpoint=self._control_endpoint)
+        cache.snapshot = replace(cache.snapshot, brokers={BROKER: broker})
         apis = controller_apis(access, TopicNamesById(cache), RegisteredFollowers(cache))
         (api,) = [api for api in apis if api.key == key]
         is_flexible = version >= FIRST_FLEXIBLE_VERSION[key]
@@ -235,6 +241,15 @@ def test_only_a_registered_broker_with_its_current_epoch_is_answered(
     controller = Controller()
     changed = type(asked)(**{**fields, "broker_id": sender, "broker_epoch": epoch})
     assert controller.ask(changed, version).error_code == expected
+    assert not controller.requests
+    assert not controller.blocks
+
+
+@pytest.mark.parametrize(("asked", "version"), ASKED)
+def test_a_client_does_not_speak_for_a_broker_of_this_project(asked: Any, version: int):
+    """Those ask at the control port. The broker epoch is no secret: ZooKeeper shows it to all."""
+    controller = Controller(control_endpoint="tcp://broker:1")
+    assert controller.ask(asked, version).error_code == Errors.CLUSTER_AUTHORIZATION_FAILED
     assert not controller.requests
     assert not controller.blocks
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
@@ -27,6 +27,7 @@ from regent.broker.api.find_coordinator import find_coordinator_apis
 from regent.broker.api.producer_ids import producer_id_apis
 from regent.broker.api.registered_followers import BrokerSenders
 from regent.broker.api.transactions import (
+    HangingTransactions,
     TransactionHandlers,
     transaction_apis,
     transaction_apis_of_brokers,
@@ -34,8 +35,10 @@ from regent.broker.api.transactions import (
 from regent.broker.api.txn_offset_commit import TxnOffsetCommitHandler
 from regent.core.coordinator.partition_for import CoordinatorPartitions
 from regent.core.errors import Errors
+from regent.core.model import TopicPartition
 from regent.core.protocol.messages.transactions import DescribedTransactionTopic
 from regent.core.protocol.transactions import TransactionToVerify, TxnMarker
+from regent.core.replica_logs import ActiveProducer
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.security.session import KafkaPrincipal, Session
 from regent.core.topic_validation import TRANSACTION_STATE_TOPIC
@@ -70,14 +73,11 @@ class Producer:
             transactions, led.service.partitions, groups, led.service.markers, Replies()
         )
         self.handlers = handlers
+        self.hanging = Hanging()
         self.apis_of_brokers = transaction_apis_of_brokers(handlers)
         self.apis = [
             *producer_id_apis(lambda: range(10), executor, transactions),
-            *transaction_apis(
-                TransactionHandlers(
-                    transactions, led.service.partitions, groups, led.service.markers, Replies()
-                )
-            ),
+            *transaction_apis(handlers, HangingTransactions(self.hanging, executor)),
             *self.offsets.apis(),
             *find_coordinator_apis(
                 groups, led.cache, self.creations, explain, led.service.partitions
@@ -292,21 +292,59 @@ def test_positions_of_a_transaction_that_ended_during_the_verification_are_refus
         assert not producer.led.groups.positions("g").offsets
 
 
+class Hanging:
+    """Two partitions with a transaction of producer 7 that has been forgotten."""
+
+    coordinator_epoch = -1  # there was no marker yet
+
+    def active_producers(
+        self, topic_partition: TopicPartition
+    ) -> Sequence[ActiveProducer] | Errors:
+        if topic_partition.topic != "orders":
+            return Errors.NOT_LEADER_OR_FOLLOWER
+        other = ActiveProducer(8, 9, 0, 0, 9, -1)
+        return [other, ActiveProducer(7, 1, 3, 0, self.coordinator_epoch, 12)]
+
+
 @pytest.mark.parametrize("version", range(2))
-def test_tools_write_markers(version: int, producer: Producer):
-    newest = producer.led.service.partitions.newest_leader_epoch
-    request = markers_of(newest)
-    assert written(producer.ask(request, version)) == [(0, 0), (1, 0)]
-    assert producer.led.target.written.get_nowait() == TxnMarker(7, 1, False, newest, (ORDERS_0,))
+@pytest.mark.parametrize(("known", "epoch"), [(-1, 0), (0, 0), (4, 4), (4, 3)])
+def test_tools_end_a_transaction_with_the_epochs_that_they_were_told(
+    version: int, known: int, epoch: int, producer: Producer
+):
+    producer.hanging.coordinator_epoch = known
+    assert written(producer.ask(markers_of(epoch), version)) == [(0, 0), (1, 0)]
+    assert producer.led.target.written.get_nowait() == TxnMarker(7, 1, False, epoch, (ORDERS_0,))
     assert producer.ask(WriteTxnMarkersRequest(markers=[]), version).markers == []
 
 
-def test_a_tool_cannot_fence_the_coordinator(producer: Producer):
-    request = markers_of(producer.led.service.partitions.newest_leader_epoch + 1)
+@pytest.mark.parametrize(("known", "epoch"), [(-1, 1), (0, 1), (4, 5), (4, 2**31 - 1)])
+def test_a_tool_cannot_fence_the_coordinator(known: int, epoch: int, producer: Producer):
+    """Not with the epoch of another coordinator either: its markers would be refused for good."""
+    producer.hanging.coordinator_epoch = known
     refused = Errors.CLUSTER_AUTHORIZATION_FAILED
-    assert written(producer.ask(request, 1)) == [(0, refused), (1, refused)]
+    assert written(producer.ask(markers_of(epoch), 1)) == [(0, refused), (1, refused)]
     assert producer.led.target.written.empty()
-    assert written(ask(producer.apis_of_brokers, request, 1)) == [(0, 0), (1, 0)]
+    assert written(ask(producer.apis_of_brokers, markers_of(epoch), 1)) == [(0, 0), (1, 0)]
+
+
+@pytest.mark.parametrize("change", [{"producer_epoch": 2}, {"producer_id": 6}])
+def test_a_tool_cannot_fence_a_producer(change: dict[str, int], producer: Producer):
+    request = markers_of(0)
+    for marker in request.markers:
+        for name, value in change.items():
+            setattr(marker, name, value)
+    refused = Errors.INVALID_PRODUCER_EPOCH
+    (marker,) = producer.ask(request, 1).markers
+    assert [row.error_code for row in marker.topics[0].partitions] == [refused, refused]
+    assert producer.led.target.written.empty()
+
+
+def test_a_marker_is_written_where_it_may_be(producer: Producer):
+    request = markers_of(0)
+    request.markers[1].topics[0].name = "elsewhere"
+    (marker,) = producer.ask(request, 1).markers
+    errors = {row.name: [p.error_code for p in row.partitions] for row in marker.topics}
+    assert errors == {"orders": [0], "elsewhere": [Errors.NOT_LEADER_OR_FOLLOWER]}
 
 
 def test_a_coordinator_of_kafka_sends_markers_again_until_its_epoch_is_known(producer: Producer):

@@ -93,6 +93,9 @@ def test_keys_that_no_broker_has_are_named(directory: KeysDirectory, tmp_path: P
     assert [finding.subject for finding in found] == ["broker-0", "broker-9"]
     assert f"keys revoke broker-0 {old}" in found[0].remedy
     assert "keys revoke broker-9" in found[1].remedy
+    directory.revoke("broker-9")
+    found = bad(ExaminedCluster(folder=tmp_path, registrations=registered(b0=first)))
+    assert [finding.subject for finding in found] == ["broker-0"]
     assert bad(ExaminedCluster(folder=tmp_path)) == [], "ZooKeeper is away"
 
 

@@ -16,9 +16,9 @@ import zmq
 from regent.core.errors import Errors
 from regent.core.protocol.api import ApiKey
 from regent.core.protocol.control import ControlHeader, UpdateMetadataResponse
-from regent.core.security.roles import KeyOwner
+from regent.core.security.roles import SENDERS, KeyOwner
 from regent.testing.waits import scaled
-from regent.transport.control.codec import LARGE_REQUEST_BYTES, encode_body
+from regent.transport.control.codec import CONTROL_REQUESTS, LARGE_REQUEST_BYTES, encode_body
 from regent.transport.control.key_files import new_key_pair
 from regent.transport.control.rejections import RejectedFrames, Rejection
 from regent.transport.control.server import ControlServer, IncomingRequest, Screen
@@ -81,6 +81,24 @@ def test_a_malformed_request_with_a_correlation_id_is_answered_with_an_error(
     assert peer.receive() == [1, 5, error]
     assert server.rejected.counts == {reason: 1}
     assert peer.receive_own_answer() == ANSWER_999
+
+
+@pytest.mark.parametrize("api_key", sorted(SENDERS.keys() - CONTROL_REQUESTS.keys()))
+def test_what_only_a_controller_may_put_in_its_header_frees_no_other_request_from_the_limits(
+    serve: Serve, context: Context, api_key: ApiKey
+) -> None:
+    """All brokers know these numbers: a stolen key would have no limit of work and memory."""
+    dispatched: list[IncomingRequest] = []
+    controller = ControlHeader(1, 7, 3, broker_id=9)
+    screen = Screen(is_heard=lambda header: header[:3] == controller[:3])
+    server = serve(dispatched.append, screen=screen)
+    with open_socket(context, zmq.DEALER) as socket:
+        peer = RawPeer(socket, server.endpoint)
+        for ends in ([1, 7, 3, None, 9], [1, 7, 3], [None, None, None, None, 9]):
+            peer.send_header([1, api_key, 0, 5, "c", *ends], bytes(100))
+            assert peer.receive() == [1, 5, Errors.INVALID_REQUEST]
+    assert server.rejected.counts == {Rejection.BAD_HEADER: 3}
+    assert not dispatched
 
 
 @pytest.mark.parametrize(

@@ -106,9 +106,53 @@ def test_allowed_keys_and_revoked_ones_are_seen_at_once(tmp_path: Path) -> None:
     assert directory.peer(old) == directory.peer(new) == KeyOwner.broker(1)
     directory.allow("broker-1", new)
     assert directory.peer(old) is None
-    assert directory.revoke("alice")
+    assert directory.revoke("alice") == 1
     assert directory.peer(alice) is None
-    assert not directory.revoke("alice")
+    with pytest.raises(KeyFileError, match="alice has no such key"):
+        directory.revoke("alice")
+
+
+def test_a_revoked_key_counts_never_again_whoever_allows_it(tmp_path: Path) -> None:
+    directory, broker = KeysDirectory(tmp_path), KeyOwner.broker(2)
+    first, second, third = (new_key_pair().public for _ in range(3))
+    directory.allow("broker-2", first, second)
+    assert directory.revoke("broker-2", first) == 1
+    assert (directory.peer(first), directory.peer(second)) == (None, broker)
+    with pytest.raises(KeyFileError, match=rf"{first} was revoked .*revoked.*another"):
+        directory.allow("broker-2", first)
+    directory.file_of("broker-3").write_text(first)
+    assert directory.peer(first) is None, "as if somebody had copied an old folder here"
+    assert not directory.may_register(KeyOwner.broker(4), first)
+    assert directory.may_register(KeyOwner.broker(4), third)
+    assert directory.revoke("broker-2") == 1
+    assert not directory.may_register(broker, third), "nothing of broker 2 is believed"
+    directory.allow("broker-2", third)
+    assert directory.peer(third) == broker
+    assert KeysDirectory(tmp_path).revoked() == dict.fromkeys((first, second), "broker-2")
+
+
+def test_a_broker_may_be_revoked_where_only_its_registration_is_believed(tmp_path: Path) -> None:
+    directory, key = KeysDirectory(tmp_path), new_key_pair().public
+    assert directory.may_register(KeyOwner.broker(2), key)
+    assert directory.revoke("broker-2") == 0
+    assert not directory.may_register(KeyOwner.broker(2), key)
+    assert directory.revoke("broker-3", key) == 1
+    assert not directory.may_register(KeyOwner.broker(3), key)
+    assert directory.may_register(KeyOwner.broker(3), new_key_pair().public)
+
+
+def test_registrations_do_not_count_where_other_users_may_write_the_revoked_keys(
+    tmp_path: Path,
+) -> None:
+    directory, key = KeysDirectory(tmp_path), new_key_pair().public
+    directory.allow("alice", key)
+    directory.revoke("broker-2", new_key_pair().public)
+    (tmp_path / "revoked").chmod(0o777)
+    directory = KeysDirectory(tmp_path)
+    assert directory.peer(key) is None
+    assert not directory.may_register(KeyOwner.broker(3), new_key_pair().public)
+    with pytest.raises(KeyFileError, match="revoked has mode 0777"):
+        directory.revoked()
 
 
 @pytest.mark.parametrize("name", ["", "../alice", ".hidden", "a/b", "a b", "x" * 101])
