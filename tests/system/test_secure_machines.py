@@ -36,6 +36,9 @@ def test_the_commands_of_the_page_make_a_secure_cluster(machines: Machines) -> N
     values = [str(number) for number in range(20)]
     assert produced(admin, values) == []
     assert consumed(admin, "one", 20) == sorted(values)
+    where = f"--bootstrap-server {machines.first.name}:9092 --command-config admin.properties"
+    events = machines.on_first(f"regent events {where} --keys broker-0/keys --broker 0")
+    assert "broker started" in events
     machines.kill_broker(1)
     assert produced(admin, ["after"]) == []
     assert consumed(admin, "two", 21) == sorted([*values, "after"])
