@@ -16,6 +16,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from regent.client.broker_request import NoAnswerError, ask_broker
 from regent.client.cluster_connection import Cluster, ClusterLocation, ClusterNotFoundError
+from regent.client.controller_ref import batches
 from regent.config.addresses import bracketed
 from regent.core.errors import Errors, RegentError
 from regent.core.model import (
@@ -73,6 +74,7 @@ _DESCRIBE_CLUSTER: Final = (KafkaApiKey.DESCRIBE_CLUSTER, 0)
 _DESCRIBE_CONFIGS: Final = (KafkaApiKey.DESCRIBE_CONFIGS, 4)
 _TOPIC, _BROKER = 2, 4  # types of resources
 _OF_TOPIC: Final = 1  # the source of a setting
+_TOPICS_AT_ONCE: Final = 1_000  # a broker answers within the time
 _TOPIC_SETTINGS: Final = ("min.insync.replicas", "unclean.leader.election.enable")
 
 T = TypeVar("T")
@@ -257,14 +259,16 @@ class AnsweredTree(ZooKeeper):
 
     def _configs_of(self, topics: Sequence[str]) -> Mapping[str, Znode]:
         """Return what topics set of the settings that are looked at."""
-        if not topics:
-            return {}
         paths = {topic: znodes.TopicConfigZNode.path(topic) for topic in topics}
-        try:
-            results = _describe_configs(self._answering, _TOPIC, topics, _TOPIC_SETTINGS)
-        except ClusterNotFoundError as error:
-            return {path: UnreadableZnode.because(str(error)) for path in paths.values()}
-        return {paths[result.resource_name]: _config_of(result) for result in results}
+        found: dict[str, Znode] = {}
+        for few in batches(topics, _TOPICS_AT_ONCE):
+            try:
+                results = _describe_configs(self._answering, _TOPIC, few, _TOPIC_SETTINGS)
+                found |= {paths[row.resource_name]: _config_of(row) for row in results}
+            except ClusterNotFoundError as error:  # later ones would not be answered either
+                unreadable = UnreadableZnode.because(str(error))
+                return {**dict.fromkeys(paths.values(), unreadable), **found}
+        return found
 
 
 def _config_of(result: DescribeConfigsResult) -> Znode:

@@ -31,14 +31,18 @@ def deletion_obstacles(
         elif any(partition.is_being_reassigned for partition in partitions):
             obstacles[topic] = "partitions of it are being reassigned"
         else:
-            obstacles[topic] = _of_controller(topic, controller)
+            obstacles[topic] = _of_controller(topic, controller, are_known=bool(partitions))
     return obstacles
 
 
-def _of_controller(topic: str, controller: DescribeControllerResponse | None) -> str:
+def _of_controller(
+    topic: str, controller: DescribeControllerResponse | None, *, are_known: bool
+) -> str:
     if controller is None:
         return "the controller does not answer"
     if topic in controller.topics_ineligible_for_deletion:
+        if not are_known:  # brokers were asked, and have forgotten where the replicas are
+            return "a replica could not be deleted: its broker is down, or the log of that says why"
         return "a replica could not be deleted; the log of its broker says why"
     if topic in controller.topics_to_be_deleted:
         return "its replicas are being deleted"

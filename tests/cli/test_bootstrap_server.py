@@ -115,6 +115,7 @@ class FarCluster:
                     Errors.NONE,
                     EPOCH,
                     topics_to_be_deleted=("old",),
+                    topics_ineligible_for_deletion=("old",),
                     reassigning_partitions=1,
                     software=(BrokerSoftware(0, "regent 9.1"), BrokerSoftware(1, "kafka 3.9")),
                     departed=(DepartedBroker(2, LEFT_MS),),
@@ -148,7 +149,9 @@ def test_status_is_read_from_what_brokers_answer(far: FarCluster) -> None:
         (1, 101, "kafka 3.9"),
     ]
     assert (status["topics"], status["partitions"], status["leaderless_partitions"]) == (2, 2, 0)
-    assert [row["topic"] for row in status["topics_waiting_for_deletion"]] == ["old"]
+    (deleted,) = status["topics_waiting_for_deletion"]
+    assert deleted["topic"] == "old"
+    assert deleted["reason"].startswith("a replica could not be deleted: its broker is down, or")
     assert status["partitions_being_reassigned"] == 1
     assert status["under_replicated_partitions"] == 1, "a replica that is added is not missed"
     assert status["not_told"] == NOT_TOLD
