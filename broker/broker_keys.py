@@ -132,23 +132,25 @@ class BrokerKeys:
         """Return False when asked to stop, True when the own key is revoked."""
         while not self._is_stopping.is_set():
             is_asked = self._is_asked.wait(_LOOK_S)
-            if self._directory.is_revoked(self.own.public):
-                # Others refuse what this broker needs as a leader: another one must take over.
-                return True
-            if not is_asked:
-                continue
-            self._is_asked.clear()
-            with self._lock:
-                waiting, self._waiting = self._waiting, []
+            waiting: list[Callable[[], None]] = []
+            if is_asked:
+                self._is_asked.clear()
+                with self._lock:
+                    waiting, self._waiting = self._waiting, []
             try:
-                self._read()
+                if self._directory.is_revoked(self.own.public):
+                    # Others refuse what this broker needs as a leader: another one must take over.
+                    return True
+                if is_asked:
+                    self._read()
             except RegentError as error:
                 logger.debug("the keys of other brokers are not known now: %s", error)
             except Exception:  # the next question must still be answered
                 logger.exception("cannot read the keys of other brokers")
             for then in waiting:
                 then()
-            self._is_stopping.wait(_PAUSE_S)
+            if is_asked:
+                self._is_stopping.wait(_PAUSE_S)
         return False
 
     def _read(self) -> None:
@@ -169,11 +171,10 @@ class BrokerKeys:
                 continue
             if key is not None:
                 found.append((node.stat.czxid, key, broker_id))
-        known = self._directory.allowed()
         registered: dict[str, KeyOwner] = {}
         for _, key, broker_id in sorted(found):
             peer = KeyOwner.broker(broker_id)
-            if peer.name not in known:
+            if not self._directory.has(peer.name):
                 registered.setdefault(key, peer)  # a key that two have registered is the first's
         self._registered = registered
 

@@ -15,7 +15,8 @@ from regent.config.tables.broker import BrokerConfig
 from regent.core.errors import RegentError
 from regent.core.model import BrokerId, BrokerInfo
 from regent.core.security.roles import KeyOwner
-from regent.testing.waits import scaled
+from regent.testing.waits import eventually, scaled
+from regent.transport.control import key_files
 from regent.transport.control.key_files import (
     BROKER_SECRET,
     KeyFileError,
@@ -24,6 +25,7 @@ from regent.transport.control.key_files import (
     new_key_pair,
 )
 from regent.zk.stores.controller_store import ZkControllerStore
+from tests.support.descriptors import no_descriptor_left
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 
 OpenKeys = Callable[..., BrokerKeys]
@@ -204,6 +206,38 @@ def test_without_zookeeper_questions_are_answered_nevertheless(open_keys: OpenKe
     registry.reader.close()
     read(keys)
     assert keys.peer(key) == KeyOwner.broker(2), "what was read last"
+
+
+def test_a_file_that_cannot_be_used_keeps_no_registered_broker_out(
+    open_keys: OpenKeys, tmp_path: Path
+) -> None:
+    keys, registry, registered = open_keys(1), Registry(), some_key()
+    directory = KeysDirectory(tmp_path / "b1" / "keys")
+    directory.allow("bob", some_key())
+    directory.file_of("bob").chmod(0o666)
+    registry.register(2, registered)
+    keys.follow(registry.reader)
+    read(keys)
+    assert keys.peer(registered) == KeyOwner.broker(2)
+
+
+def test_a_broker_without_descriptors_for_a_moment_knows_the_keys_that_it_knew(
+    open_keys: OpenKeys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_files, "_LOOK_S", 0.0)
+    keys, registry, allowed, registered = open_keys(1), Registry(), some_key(), some_key()
+    directory = KeysDirectory(tmp_path / "b1" / "keys")
+    directory.allow("alice", allowed)
+    registry.register(2, registered)
+    keys.follow(registry.reader)
+    read(keys)
+    with no_descriptor_left():
+        for _ in range(2):
+            read(keys)
+            assert keys.peer(allowed) == KeyOwner("alice")
+            assert keys.peer(registered) == KeyOwner.broker(2)
+    directory.revoke("broker-2", registered)
+    eventually(lambda: keys.peer(registered) is None, "the folder is read again")
 
 
 @pytest.mark.parametrize("file", ["curve.secret", "keys/operator.secret"])

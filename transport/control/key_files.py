@@ -50,10 +50,15 @@ _WRITABLE: Final = 0o022  # by others
 _LOOK_S: Final = 1.0  # between two looks at files that may have been changed in place
 _KEY: Final = re.compile("[0-9a-f]{64}")
 _NAME: Final = re.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_NOTHING: Final[Mapping[Path, frozenset[str]]] = {}
 
 
 class KeyFileError(RegentError):
     """A file of keys that cannot be used; the message names the remedy."""
+
+
+class _CannotReadError(KeyFileError):
+    """A file or folder of keys that cannot be read, perhaps only now: what it had stays true."""
 
 
 class KeyPair(NamedTuple):
@@ -157,7 +162,7 @@ def _check_writers(path: Path) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise KeyFileError(f"{path}: {error.strerror}") from None
+        raise _CannotReadError(f"{path} cannot be read: {error.strerror}") from None
     if found.st_uid not in (0, os.geteuid()) and os.geteuid() != 0:  # root works for all users
         raise KeyFileError(
             f"{path} belongs to user {found.st_uid}, who may write it: give it to the user of the"
@@ -172,14 +177,33 @@ def _check_writers(path: Path) -> None:
 
 
 def _keys_in(path: Path) -> list[str]:
-    """Return the public keys in a file; raises ``KeyFileError``."""
+    """Return the public keys in a file, none if there is no file; raises ``KeyFileError``."""
     _check_writers(path)
     try:
         lines = path.read_text(encoding="ascii").split()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it has other letters than keys"
-        raise KeyFileError(f"{path} cannot be read: {reason}") from None
+    except FileNotFoundError:  # it was removed since its folder was read
+        return []
+    except OSError as error:
+        raise _CannotReadError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise KeyFileError(f"{path} cannot be read: it has other letters than keys") from None
     return [key for key in lines if _KEY.fullmatch(key)]
+
+
+def _paths(folder: Path) -> list[Path]:
+    """Return the files of keys in a folder, if there is one; raises ``KeyFileError``."""
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise _CannotReadError(f"{folder} cannot be read: {error.strerror}") from None
+    return sorted(folder / name for name in names if name.endswith(_SUFFIX))
+
+
+def _name(path: Path) -> str:
+    """Return whose keys a file has."""
+    return path.name.removesuffix(_SUFFIX)
 
 
 def _check_names(name: str, keys: Collection[str]) -> None:
@@ -217,17 +241,90 @@ def _files(folder: Path) -> tuple[object, ...]:
 
 
 class _Known(NamedTuple):
-    """What a directory of keys says."""
+    """What a directory of keys says; ``allowed`` and ``revoked`` are the keys in each file."""
 
+    allowed: Mapping[Path, frozenset[str]]
+    revoked: Mapping[Path, frozenset[str]] | None  # None: it is not known who must not connect
     peers: Mapping[str, KeyOwner]
-    names: frozenset[str]  # that have a file of allowed keys
-    revoked: frozenset[str] | None  # None: it cannot be read
+
+    def is_revoked(self, key: str) -> bool:
+        """Whether a key may certainly connect never again."""
+        return any(key in keys for keys in (self.revoked or {}).values())
+
+
+class _Reader:
+    """Reads all files of a directory; what cannot be read now is as it was ``before``."""
+
+    def __init__(self, path: Path, before: _Known) -> None:
+        self._path = path
+        self._before = before
+        self.refusals: list[str] = []
+        """Who may not connect, and why."""
+        self.unread = ""
+        """What cannot be read first."""
+
+    def read(self) -> _Known:
+        """Return what is known now."""
+        folder = self._path / _ALLOWED
+        allowed = self._files(folder, self._before.allowed)
+        revoked: Mapping[Path, frozenset[str]] | None = None
+        peers: dict[str, KeyOwner] = {}
+        try:
+            self._check(self._path)
+            self._check(self._path / _REVOKED)
+            revoked = self._files(self._path / _REVOKED, self._before.revoked)
+            self._check(folder)
+        except KeyFileError as error:
+            self.refusals.append(f"Nobody may connect: {error}")
+            return _Known(allowed, revoked, peers)
+        refused = frozenset[str]().union(*revoked.values())
+        for path, keys in reversed(allowed.items()):
+            peers |= dict.fromkeys(keys - refused, KeyOwner.named(_name(path)))
+        return _Known(allowed, revoked, peers)
+
+    def _check(self, folder: Path) -> None:
+        try:
+            _check_writers(folder)
+        except _CannotReadError as error:
+            self._keep(error)
+
+    def _files(
+        self, folder: Path, before: Mapping[Path, frozenset[str]] | None
+    ) -> Mapping[Path, frozenset[str]]:
+        """Return the keys in each file of a folder.
+
+        Raises ``KeyFileError`` for revoked keys that others may write, or that were never read.
+        """
+        try:
+            paths = _paths(folder)
+        except _CannotReadError as error:
+            return self._keep(error, before)
+        found = dict.fromkeys(paths, frozenset[str]())
+        for path in paths:
+            try:
+                found[path] = frozenset(_keys_in(path))
+            except _CannotReadError as error:
+                found[path] = self._keep(error, before).get(path, frozenset())
+            except KeyFileError as error:
+                if folder.name == _REVOKED:
+                    raise
+                self.refusals.append(f"{_name(path)} may not connect: {error}")
+        return found
+
+    def _keep(
+        self, error: _CannotReadError, before: Mapping[Path, frozenset[str]] | None = _NOTHING
+    ) -> Mapping[Path, frozenset[str]]:
+        self.unread = self.unread or str(error)
+        if before is None:
+            raise error
+        return before
 
 
 class KeysDirectory:
     """A directory of keys. Changes are seen at once, and those within a file after a second.
 
-    Thread-safe.
+    What cannot be read stays as it was read last: a process that has no descriptors left, or a disk
+    that fails, changes nobody's rights. Thread-safe.
     """
 
     def __init__(self, path: Path) -> None:
@@ -237,9 +334,10 @@ class KeysDirectory:
         self._lock = threading.Lock()
         # Of both folders the inode and the time of change.
         self._seen: tuple[tuple[int, int] | None, ...] = ()
-        self._seen_files: tuple[object, ...] = ()
+        self._seen_files: tuple[object, ...] | None = None  # None: they must be read again
         self._look_at = 0.0
-        self._known = _Known({}, frozenset(), frozenset())
+        self._known = _Known(_NOTHING, None, {})
+        self._reader = _Reader(path, self._known)  # the last one
 
     @property
     def peers(self) -> Mapping[str, KeyOwner]:
@@ -252,12 +350,17 @@ class KeysDirectory:
 
     def may_register(self, owner: KeyOwner, key: str) -> bool:
         """Whether a key may count that is not in this directory but in a registration."""
-        _, names, revoked = self._look()
-        return owner.name not in names and revoked is not None and key not in revoked
+        known = self._look()
+        is_named = self.file_of(owner.name) in known.allowed
+        return not is_named and known.revoked is not None and not known.is_revoked(key)
 
     def is_revoked(self, key: str) -> bool:
         """Whether a key may certainly connect never again."""
-        return key in (self._look().revoked or ())
+        return self._look().is_revoked(key)
+
+    def has(self, name: str) -> bool:
+        """Whether there is a file of allowed keys for a name, also an empty one."""
+        return self.file_of(name) in self._look().allowed
 
     def _look(self) -> _Known:
         seen, now = tuple(map(_version, (self._allowed, self._revoked))), time.monotonic()
@@ -267,7 +370,8 @@ class KeysDirectory:
                 files = (*_files(self._allowed), *_files(self._revoked))
                 if seen != self._seen or files != self._seen_files:
                     self._known = self._read()
-                    self._seen, self._seen_files = seen, files
+                    self._seen = seen
+                    self._seen_files = None if self._reader.unread else files
             return self._known
 
     def read_again(self, then: Callable[[], None]) -> None:
@@ -281,35 +385,23 @@ class KeysDirectory:
         """
         _check_writers(self.path)
         _check_writers(self._allowed)
-        return {path.name.removesuffix(_SUFFIX): _keys_in(path) for path in self._paths()}
-
-    def _paths(self) -> list[Path]:
-        return sorted(self._allowed.glob(f"*{_SUFFIX}"))
+        return {_name(path): _keys_in(path) for path in _paths(self._allowed)}
 
     def _read(self) -> _Known:
-        peers: dict[str, KeyOwner] = {}
-        names = frozenset(path.name.removesuffix(_SUFFIX) for path in self._paths())
-        revoked: frozenset[str] | None = None
-        try:
-            _check_writers(self.path)
-            revoked = frozenset(self.revoked())
-            _check_writers(self._allowed)
-        except KeyFileError as error:
-            logger.warning("Nobody may connect: %s", error)
-            return _Known(peers, names, revoked)
-        for path in reversed(self._paths()):
-            owner = KeyOwner.named(path.name.removesuffix(_SUFFIX))
-            try:
-                peers |= dict.fromkeys(set(_keys_in(path)) - revoked, owner)
-            except KeyFileError as error:
-                logger.warning("%s may not connect: %s", owner.name, error)
-        return _Known(peers, names, revoked)
+        earlier, reader = self._reader, _Reader(self.path, self._known)
+        known = reader.read()
+        if reader.unread and not earlier.unread:
+            logger.warning("%s: what it had still counts", reader.unread)
+        for refusal in reader.refusals:
+            if not (reader.unread and refusal in earlier.refusals):  # it is read each second
+                logger.warning("%s", refusal)
+        self._reader = reader
+        return known
 
     def revoked(self) -> dict[str, str]:
         """Return the names of the revoked keys' owners, by key; raises ``KeyFileError``."""
         _check_writers(self._revoked)
-        files = sorted(self._revoked.glob(f"*{_SUFFIX}"))
-        return {key: path.name.removesuffix(_SUFFIX) for path in files for key in _keys_in(path)}
+        return {key: _name(path) for path in _paths(self._revoked) for key in _keys_in(path)}
 
     def file_of(self, name: str) -> Path:
         """Return the file with the allowed keys of a name."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
 
@@ -12,6 +14,7 @@ import pytest
 from regent.config.cluster_location import KEYS_OF_COMMAND
 from regent.core.security.roles import KeyOwner
 from regent.testing.waits import eventually, scaled
+from regent.transport.control import key_files
 from regent.transport.control.key_files import (
     KeyFileError,
     KeysDirectory,
@@ -22,6 +25,7 @@ from regent.transport.control.key_files import (
     read_secret,
     secret_at,
 )
+from tests.support.descriptors import SHORTAGE, no_descriptor_left
 
 
 def test_a_secret_is_made_once_and_only_its_user_may_read_it(tmp_path: Path) -> None:
@@ -237,6 +241,84 @@ def test_a_file_that_cannot_be_used_does_not_refuse_the_others(tmp_path: Path) -
     (tmp_path / "allowed" / "bob.key").chmod(0o666)
     (tmp_path / "allowed" / "carol.key").write_text("\xe9", encoding="latin-1")
     assert directory.peer(key) == KeyOwner("alice")
+
+
+@contextmanager
+def unreadable(path: Path) -> Iterator[None]:
+    """Let each file system call for a path fail, as with a stale handle or without permission."""
+    aside = path.rename(path.with_name("aside"))
+    path.symlink_to(path.name)
+    yield
+    path.unlink()
+    aside.rename(path)
+
+
+@pytest.mark.parametrize("what", ["", "allowed", "revoked", "allowed/alice.key", "descriptors"])
+def test_what_cannot_be_read_for_a_moment_still_counts(
+    tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_files, "_LOOK_S", 0.0)
+    folder = tmp_path / "keys"
+    directory, changes = KeysDirectory(folder), KeysDirectory(folder)
+    alice, broker, revoked = (new_key_pair().public for _ in range(3))
+    changes.allow("alice", alice)
+    changes.allow("broker-1", broker)
+    changes.revoke("broker-3", revoked)
+    assert directory.peer(alice)
+    with no_descriptor_left() if what == "descriptors" else unreadable(folder / what):
+        for _ in range(3):
+            assert directory.peer(alice) == KeyOwner("alice")
+            assert directory.peer(broker) == KeyOwner.broker(1)
+            assert directory.is_revoked(revoked)
+            assert not directory.may_register(KeyOwner.broker(3), revoked)
+            assert not directory.may_register(KeyOwner.broker(1), revoked)
+            assert directory.may_register(KeyOwner.broker(4), new_key_pair().public)
+    assert len(caplog.messages) == 1
+    assert "cannot be read" in caplog.text
+    changes.revoke("alice")
+    assert directory.peer(alice) is None
+
+
+def test_nothing_is_forgotten_wherever_the_descriptors_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_files, "_LOOK_S", 0.0)
+    directory, alice, revoked = KeysDirectory(tmp_path), *(new_key_pair().public for _ in range(2))
+    directory.allow("alice", alice)
+    directory.revoke("broker-2", revoked)
+    assert directory.peer(alice)
+    for opened in range(20):
+        new = new_key_pair().public
+        directory.allow("bob", new)
+        with SHORTAGE.after(opened, tmp_path):
+            assert directory.peer(alice)
+            assert directory.is_revoked(revoked)
+        assert directory.peer(new), "the files are read again"
+        if not SHORTAGE.is_met:
+            break
+    assert 4 < opened < 19
+
+
+def test_who_is_revoked_while_another_file_cannot_be_read_does_not_come_in(tmp_path: Path) -> None:
+    directory, alice, bob = KeysDirectory(tmp_path), new_key_pair().public, new_key_pair().public
+    directory.allow("alice", alice)
+    directory.allow("bob", bob)
+    assert directory.peer(alice)
+    with unreadable(directory.file_of("bob")):
+        directory.file_of("alice").unlink()
+        assert directory.peer(alice) is None
+        assert directory.peer(bob)
+
+
+@pytest.mark.parametrize("what", ["", "revoked", "revoked/broker-2.key"])
+def test_nobody_comes_in_before_the_revoked_keys_were_read_once(tmp_path: Path, what: str) -> None:
+    folder, alice = tmp_path / "keys", new_key_pair().public
+    KeysDirectory(folder).allow("alice", alice)
+    KeysDirectory(folder).revoke("broker-2", new_key_pair().public)
+    with unreadable(folder / what):
+        directory = KeysDirectory(folder)
+        assert directory.peer(alice) is None
+        assert not directory.may_register(KeyOwner.broker(3), new_key_pair().public)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
