@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 _STOP_TIMEOUT_S = 2.0
 _LAST_ANSWERS_S = 0.05  # waiting fetches are not worth a longer stop
 # The limits of clients are not those of brokers, which must not be kept out. A broker needs a few
-# connections for each other one; one machine cannot take all.
+# connections for each other one; one address cannot take all.
 _LIMITS = KafkaLimits(max_connections=4_000, max_connections_per_ip=1_000)
 
 

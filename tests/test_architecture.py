@@ -53,7 +53,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 ROOMS: dict[str, dict[str, set[str]]] = {
     "core": {
         "protocol": set(),
-        "quota": {"security"},
+        "quota": set(),
         "security": {"protocol"},
         "placement": {"protocol"},
         "replication": {"protocol"},

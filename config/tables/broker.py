@@ -333,8 +333,8 @@ class BrokerConfig:
     )
     max_connections_per_ip: int = setting(
         INT_MAX,
-        "How many connections clients at one address may have, with IPv6 those of one network"
-        " (/64). Further ones are closed.",
+        "How many connections clients at one address may have. Further ones are closed. With IPv6"
+        " one machine may have many addresses, and each has this limit, as in Kafka.",
         limits=NOT_NEGATIVE,
         scope=Scope.CLUSTER_WIDE,
     )

@@ -13,15 +13,11 @@ from regent.core.quota.client_quota_manager import MAX_CLIENTS
 from regent.core.quota.quota_config import QuotaWindow
 from regent.core.quota.quota_entities import DEFAULT_NAME, IPS, sanitised
 from regent.core.quota.rates import Rate
-from regent.core.security.session import network_of
 from regent.core.setting import INT_MAX
 
 
 class ConnectionRates:
-    """The rates of addresses that have a quota. One thread records; any may set the quotas.
-
-    The default is for each network (``network_of``).
-    """
+    """The rates of addresses that have a quota. One thread records; any may set the quotas."""
 
     def __init__(self, window: QuotaWindow) -> None:
         self.window = window
@@ -38,15 +34,13 @@ class ConnectionRates:
         A connection that is one too many is not counted.
         """
         limits = self._limits
-        limit, counted = limits.get(f"{IPS}/{sanitised(address)}") if limits else None, address
-        if limit is None:
-            limit, counted = limits.get(f"{IPS}/{DEFAULT_NAME}"), network_of(address)
+        limit = _limit(limits, address) if limits else None
         if limit is None:
             return 0
-        rate = self._rates.pop(counted, None) or Rate(self.window)
+        rate = self._rates.pop(address, None) or Rate(self.window)
         if len(self._rates) >= MAX_CLIENTS:
             self._rates.popitem(last=False)
-        self._rates[counted] = rate
+        self._rates[address] = rate
         rate.record(1, now_ms)
         throttle_time_ms = rate.throttle_time_ms(limit, now_ms)
         if throttle_time_ms:
@@ -78,3 +72,8 @@ class ConnectionRate:
         """Do not count a connection that was counted and refused."""
         if self.limit != INT_MAX:
             self._rate.record(-1, now_ms)
+
+
+def _limit(limits: Mapping[str, float], address: str) -> float | None:
+    own = limits.get(f"{IPS}/{sanitised(address)}")
+    return limits.get(f"{IPS}/{DEFAULT_NAME}") if own is None else own

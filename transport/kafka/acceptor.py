@@ -15,7 +15,7 @@ from regent.core.model import EndPoint
 from regent.core.quota.connection_rates import ConnectionRate
 from regent.core.quota.quota_config import QuotaConfig
 from regent.core.quota.quota_managers import QuotaManagers
-from regent.core.security.session import ANONYMOUS, KafkaPrincipal, network_of
+from regent.core.security.session import ANONYMOUS, KafkaPrincipal
 from regent.core.setting import LONG_MAX
 from regent.transport.descriptors import OF_THIS_PROCESS, Descriptors
 from regent.transport.kafka.api import KafkaApi
@@ -88,8 +88,8 @@ class SharedLimits:
     def make_room(self, acceptor: Acceptor) -> None:
         """Keep those who have not logged in to a quarter of the connections, and one at least.
 
-        So strangers leave room for users. Who has waited longest in the network with the most of
-        them is closed: a new one may be a user.
+        So strangers leave room for users. One of those who have most is closed (``first_to_go``): a
+        new one may be a user.
         """
         self._close_first([acceptor], acceptor.max_connections)
         self._close_first(self.acceptors, self.max_connections)
@@ -444,10 +444,9 @@ def _nothing() -> None:
 
 
 class AddressQuotas:
-    """At most ``limit`` connections of a network, or as many as ``overrides`` has for an address.
+    """At most ``limit`` connections of each address, or as many as ``overrides`` has for it.
 
-    Mirrors ``kafka.network.ConnectionQuotas``, with Kafka's settings. There each address of IPv6
-    has a limit of its own, of which one machine has as many as it likes.
+    Mirrors ``kafka.network.ConnectionQuotas``, with Kafka's settings.
     """
 
     def __init__(self, limit: int, overrides: Mapping[str, int]) -> None:
@@ -458,31 +457,20 @@ class AddressQuotas:
         """Set other limits; present connections stay."""
         self._limit = limit
         self._overrides = overrides
-        self._apart: dict[str, list[str]] = {}  # these addresses by their networks
-        for address in overrides:
-            self._apart.setdefault(network_of(address), []).append(address)
 
     def admit(self, address: str) -> str | None:
         """Count a connection and return None, or return why it is refused."""
-        network = network_of(address)
-        limit = self._overrides.get(address)
-        if limit is None:
-            limit, count = self._limit, self._open[network]
-            count -= sum(self._open[other] for other in self._apart.get(network, ()))
-        else:
-            count = self._open[address]
-        if count >= limit:
+        limit = self._overrides.get(address, self._limit)
+        if self._open[address] >= limit:
             return f"it has the {limit} connections that max_connections_per_ip allows"
-        for key in {address, network}:
-            self._open[key] += 1
+        self._open[address] += 1
         return None
 
     def release(self, address: str) -> None:
         """Uncount a closed connection."""
-        for key in {address, network_of(address)}:
-            self._open[key] -= 1
-            if not self._open[key]:
-                del self._open[key]
+        self._open[address] -= 1
+        if not self._open[address]:
+            del self._open[address]
 
 
 def limits_of_addresses(limits: Mapping[str, int]) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 A handshake takes milliseconds of a processor, and as long as its client likes. So the loop waits
 for clients, which costs a socket each, and few threads calculate. Who connects and says nothing
-keeps nobody out: when there are too many, one of the network with the most of them has to go.
+keeps nobody out: when there are too many, one of those who have most has to go.
 """
 
 from __future__ import annotations
@@ -66,10 +66,16 @@ C = TypeVar("C", bound=HasClient)
 
 
 def first_to_go(waiting: Collection[C]) -> C:
-    """Return the oldest of the network with the most of them; ``waiting`` has the oldest first."""
+    """Return the oldest of the address with the most of them, in the network with the most.
+
+    With IPv6 one machine has as many addresses as it likes, and a network has many machines.
+    ``waiting`` has the oldest first.
+    """
     networks = [network_of(one.client_host) for one in waiting]
-    busiest = Counter(networks).most_common(1)[0][0]
-    return next(one for one, its in zip(waiting, networks, strict=True) if its == busiest)
+    network = Counter(networks).most_common(1)[0][0]
+    there = [one for one, its in zip(waiting, networks, strict=True) if its == network]
+    address = Counter(one.client_host for one in there).most_common(1)[0][0]
+    return next(one for one in there if one.client_host == address)
 
 
 class Handshakes:

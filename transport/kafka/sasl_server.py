@@ -12,8 +12,7 @@ import itertools
 import logging
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from enum import Enum, auto
@@ -42,6 +41,7 @@ from regent.transport.kafka.api import (
     KafkaHandler,
     KafkaRequest,
 )
+from regent.transport.kafka.handshakes import HasClient, first_to_go
 from regent.transport.kafka.message_codec import answer, decode
 from regent.transport.kafka.metrics import Closed, ListenerMetrics
 
@@ -49,18 +49,20 @@ logger = logging.getLogger(__name__)
 
 LOGIN_TIMEOUT_S: Final = 10.0
 MAX_LOGINS_OF_ADDRESS: Final = 16
-"""Connections of one address at a time that have not logged in."""
+"""Connections of one address at a time that have not logged in; more are refused."""
+MAX_LOGINS_OF_NETWORK: Final = 256
+"""Those of one network (``network_of``): a new one takes the place of another one."""
 
 _THREADS: Final = 2
 _FAILURE_COUNTS_S: Final = 60.0
-_MAX_FAILED: Final = 10_000  # addresses
+_MAX_FAILED: Final = 20_000  # addresses and networks
 _REAUTH_INTERVAL_S: Final = 1.0  # as in Kafka
 _Outcome: TypeAlias = bytes | SaslAuthenticationError  # of a step
 _SASL_KEYS: Final = (KafkaApiKey.SASL_HANDSHAKE, KafkaApiKey.SASL_AUTHENTICATE)
 _LAST_HANDSHAKE, _LAST_AUTHENTICATE = 1, 2  # versions
 
 
-_Entry: TypeAlias = tuple[int, int, Future[_Outcome], Callable[[], _Outcome]]
+_Entry: TypeAlias = tuple[tuple[int, int], int, Future[_Outcome], Callable[[], _Outcome]]
 """A step of a login: how late it is done, its number, its result, and itself."""
 
 
@@ -81,13 +83,15 @@ class SaslLimits:
     max_reauth_ms: int
     timeout_s: float = LOGIN_TIMEOUT_S
     logins_of_address: int = MAX_LOGINS_OF_ADDRESS
+    logins_of_network: int = MAX_LOGINS_OF_NETWORK
 
 
 class LoginSteps:
     """Runs steps of logins on a few threads: passwords are hashed there, which takes long.
 
-    A step that waits is not behind those of addresses whose logins failed in the last minute, or
-    that have more logins under way: strangers who try passwords keep no user out.
+    A step that waits is not behind those of networks whose logins failed in the last minute, or
+    that have more logins under way, and so for the addresses of its network: strangers who try
+    passwords keep no user out.
     """
 
     def __init__(self) -> None:
@@ -98,17 +102,21 @@ class LoginSteps:
         """A heap: the first is done next."""
         self._failed: dict[str, tuple[int, float]] = {}  # how often and when, the oldest first
 
-    async def run(self, step: Callable[[], _Outcome], network: str, under_way: int) -> _Outcome:
-        """Return what ``step`` does, which raises nothing; ``under_way``: the network's logins.
+    async def run(
+        self, step: Callable[[], _Outcome], client_host: str, logins: Collection[HasClient]
+    ) -> _Outcome:
+        """Return what ``step`` does, which raises nothing; ``logins`` of its network are under way.
 
         Raises ``RuntimeError`` if no thread can be started.
         """
-        failures, at = self._failed.get(network, (0, 0.0))
-        if time.monotonic() >= at + _FAILURE_COUNTS_S:
-            failures = 0
+        of_address = sum(one.client_host == client_host for one in logins)
+        order = (
+            self._failures(network_of(client_host)) + len(logins),
+            self._failures(client_host) + of_address,
+        )
         future: Future[_Outcome] = Future()
         with self._lock:
-            entry = (failures + under_way, next(self._numbers), future, step)
+            entry = (order, next(self._numbers), future, step)
             heapq.heappush(self._waiting, entry)
         try:
             self._executor.submit(self._run_first)
@@ -117,17 +125,24 @@ class LoginSteps:
                 raise
         return await asyncio.wrap_future(future)
 
-    def count_failure(self, network: str) -> None:
-        """A login of this network failed. Called on the loop's thread, as ``run``."""
+    def count_failure(self, client_host: str) -> None:
+        """A login of this address failed. Called on the loop's thread, as ``run``."""
         now = time.monotonic()
-        failures, at = self._failed.pop(network, (0, 0.0))
-        self._failed[network] = (failures + 1 if now < at + _FAILURE_COUNTS_S else 1, now)
-        if len(self._failed) > _MAX_FAILED:
-            del self._failed[next(iter(self._failed))]
+        for counted in {client_host, network_of(client_host)}:
+            failures = self._failures(counted)
+            self._failed.pop(counted, None)
+            self._failed[counted] = (failures + 1, now)
+            if len(self._failed) > _MAX_FAILED:
+                del self._failed[next(iter(self._failed))]
 
     def close(self) -> None:
         """End the threads."""
         self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def _failures(self, counted: str) -> int:
+        """Return how many logins of an address or a network have failed lately."""
+        failures, at = self._failed.get(counted, (0, 0.0))
+        return failures if time.monotonic() < at + _FAILURE_COUNTS_S else 0
 
     def _take_back(self, entry: _Entry) -> bool:
         """Forget a step that waits: an executor may keep what it has refused, and run it later."""
@@ -164,8 +179,8 @@ class SaslListener:
         self.mechanisms = mechanisms
         self.limits = limits
         self.steps = LoginSteps()
-        self.logging_in: Counter[str] = Counter()
-        """The connections of each network that have not logged in."""
+        self.logging_in: dict[str, dict[SaslServerAuthenticator, None]] = {}
+        """Of each network those of connections that have not logged in, the oldest first."""
 
     def apis(self) -> list[KafkaApi]:
         """Return the APIs that are advertised; their requests are the authenticators'."""
@@ -217,6 +232,7 @@ class SaslServerAuthenticator:
     ) -> None:
         self._listener = listener
         self._session = session
+        self.client_host = session.client_host
         self._network = network_of(session.client_host)
         self._connection = connection
         self._metrics = metrics
@@ -229,7 +245,6 @@ class SaslServerAuthenticator:
         self._ends_at: float | None = None  # of the monotonic clock
         self._again_at: float | None = None  # when the last later login began
         self._timer: asyncio.TimerHandle | None = None
-        self._is_counted = False
 
     @property
     def is_logging_in(self) -> bool:
@@ -253,24 +268,36 @@ class SaslServerAuthenticator:
 
     def begin(self) -> None:
         """Expect a login. Raises ``LoginRefusedError``."""
-        limit = self._listener.limits.logins_of_address
-        if self._listener.logging_in[self._network] >= limit:
+        limits, logins = self._listener.limits, self._logins
+        if sum(one.client_host == self.client_host for one in logins) >= limits.logins_of_address:
             raise LoginRefusedError(
-                Closed.TOO_MANY_LOGINS, f"{limit} connections have not logged in, more are closed"
+                Closed.TOO_MANY_LOGINS,
+                f"{limits.logins_of_address} connections have not logged in, more are closed",
             )
-        self._listener.logging_in[self._network] += 1
-        self._is_counted = True
+        if len(logins) >= limits.logins_of_network:
+            why = f"{limits.logins_of_network} others of its network have not logged in"
+            first_to_go(logins).give_up(why)
+        self._listener.logging_in.setdefault(self._network, {})[self] = None
         self._start_timer()
+
+    @property
+    def _logins(self) -> Collection[SaslServerAuthenticator]:
+        """Those of the network that are under way."""
+        return self._listener.logging_in.get(self._network, ())
+
+    def give_up(self, why: str) -> None:
+        """Close the connection: others of its network need the room."""
+        self._connection.close(Closed.TOO_MANY_UNAUTHENTICATED, why)
 
     def stop(self) -> None:
         """The connection is closed, or a login has ended."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._is_counted:
-            self._is_counted = False
-            self._listener.logging_in[self._network] -= 1
-            if not self._listener.logging_in[self._network]:
+        logins = self._listener.logging_in.get(self._network, {})
+        if self in logins:
+            del logins[self]
+            if not logins:
                 del self._listener.logging_in[self._network]
 
     def admit(self, api_key: int) -> None:
@@ -384,9 +411,8 @@ class SaslServerAuthenticator:
         server = self._server
         if self._refusal is not None or server is None:
             raise SaslAuthenticationError(self._refusal or "Authentication failed: no handshake")
-        steps, under_way = self._listener.steps, self._listener.logging_in[self._network]
         step = partial(self._evaluate, server, token)
-        reply = await steps.run(step, self._network, under_way)
+        reply = await self._listener.steps.run(step, self.client_host, self._logins)
         if isinstance(reply, SaslAuthenticationError):
             raise reply
         if server.login is None:
@@ -437,7 +463,7 @@ class SaslServerAuthenticator:
         self._server = None
         if self._timer is not None:
             self._timer.cancel()
-        self._listener.steps.count_failure(self._network)
+        self._listener.steps.count_failure(self.client_host)
         detail = f"{self._mechanism}: {detail}" if self._mechanism else detail
         self._metrics.count_closed(
             Closed.FAILED_AUTHENTICATION, self._name, self._session.client_host, detail

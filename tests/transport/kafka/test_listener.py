@@ -320,20 +320,10 @@ def test_a_client_counts_for_its_network(host: str, network: str):
     assert network_of(host) == network
 
 
-def test_the_addresses_of_one_machine_with_ipv6_have_the_limit_together():
-    quotas = AddressQuotas(2, {"2001:db8::9": 5})
-    strangers = [f"2001:db8::{number}" for number in range(1, 4)]
-    for _ in range(4):
-        assert quotas.admit("2001:db8::9") is None
-    assert [quotas.admit(address) is None for address in strangers] == [True, True, False]
-    assert quotas.admit("2001:db8:0:1::1") is quotas.admit("192.0.2.1") is None
-    assert quotas.admit("2001:db8::9") is None
-    assert quotas.admit("2001:db8::9") is not None
-    quotas.change(3, {})
-    assert quotas.admit(strangers[2]) is not None, "it has no limit of its own any more"
-    for address in ["2001:db8::9"] * 5 + strangers[:2]:
-        quotas.release(address)
-    assert [quotas.admit(strangers[0]) is None for _ in range(4)] == [True] * 3 + [False]
+def test_each_address_of_a_network_has_the_limit_of_connections():
+    quotas = AddressQuotas(2, {"2001:db8::9": 3})
+    for address, limit in {"2001:db8::1": 2, "2001:db8::2": 2, "2001:db8::9": 3}.items():
+        assert [quotas.admit(address) is None for _ in range(4)].count(True) == limit
 
 
 @dataclass
@@ -345,6 +335,12 @@ def test_a_machine_with_many_addresses_drives_no_user_out():
     user = Waits("2001:db8:0:1::1")
     strangers = [Waits(f"2001:db8::{number:x}") for number in range(1, 64)]
     assert first_to_go([user, *strangers]) is strangers[0]
+
+
+def test_an_address_drives_no_user_of_its_network_out():
+    user, elsewhere = Waits("2001:db8::1"), [Waits("2001:db8:0:1::1") for _ in range(3)]
+    strangers = [Waits("2001:db8::bad") for _ in range(3)]
+    assert first_to_go([*elsewhere, user, *strangers]) is strangers[0]
 
 
 def test_a_host_that_has_no_address_can_have_no_limit(listen: Listen):

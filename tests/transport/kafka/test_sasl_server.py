@@ -10,7 +10,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,8 +35,10 @@ from regent.transport.kafka.listener import DEFAULT_LIMITS, KafkaListener
 from regent.transport.kafka.message_codec import decoded, encoded
 from regent.transport.kafka.metrics import Closed, ListenerMetrics
 from regent.transport.kafka.sasl_server import (
+    MAX_LOGINS_OF_ADDRESS,
     ConnectionOfLogin,
     LoginRefusedError,
+    LoginSteps,
     SaslListener,
     SaslServerAuthenticator,
 )
@@ -399,27 +402,106 @@ def test_an_address_has_a_few_connections_that_have_not_logged_in(server: Server
     eventually(lambda: not server.sasl.logging_in, "no login is left")
 
 
-def test_the_addresses_of_one_machine_with_ipv6_have_the_logins_of_one(server: Server):
-    server.limit(logins_of_address=2)
+@dataclass
+class Logins:
+    """Logins that say nothing."""
 
-    def login(host: str) -> SaslServerAuthenticator:
-        session = Session(host)
-        does_nothing = ConnectionOfLogin(lambda _: None, lambda: None, lambda *_: None)
-        return SaslServerAuthenticator(server.sasl, session, does_nothing, server.metrics, "")
+    server: Server
+    begun: list[SaslServerAuthenticator] = field(default_factory=list)
+    closed: list[str] = field(default_factory=list)
 
+    def begin(self, host: str) -> None:
+        """Begin one from an address."""
+        uses = ConnectionOfLogin(lambda _: None, lambda: None, lambda *_: close())
+        session, metrics = Session(host), self.server.metrics
+        login = SaslServerAuthenticator(self.server.sasl, session, uses, metrics, "")
+
+        def close() -> None:
+            login.stop()
+            self.closed.append(host)
+
+        login.begin()
+        self.begun.append(login)
+
+    def stop(self) -> None:
+        for login in self.begun:
+            login.stop()
+        assert not self.server.sasl.logging_in
+
+
+def test_neighbours_that_say_nothing_keep_no_client_of_their_network_out(server: Server):
     async def begin() -> None:
-        logins = [login(f"2001:db8::{number}") for number in range(1, 4)]
-        logins[0].begin()
-        logins[1].begin()
-        with pytest.raises(LoginRefusedError, match="2 connections have not logged in"):
-            logins[2].begin()
-        login_elsewhere = login("2001:db8:0:1::1")
-        login_elsewhere.begin()
-        for one in (*logins, login_elsewhere):
-            one.stop()
+        logins = Logins(server)
+        for _ in range(MAX_LOGINS_OF_ADDRESS):
+            logins.begin("2001:db8::bad")
+        with pytest.raises(LoginRefusedError, match="16 connections have not logged in"):
+            logins.begin("2001:db8::bad")
+        for number in range(1, 101):
+            logins.begin(f"2001:db8::{number:x}")
+        assert not logins.closed
+        logins.stop()
 
     asyncio.run(begin())
-    assert not server.sasl.logging_in
+
+
+def test_a_network_has_a_limit_of_logins_and_a_new_one_takes_the_place_of_the_busiest_address(
+    server: Server,
+):
+    server.limit(logins_of_network=5)
+    user, elsewhere = "2001:db8::a", "2001:db8:0:1::1"
+
+    async def begin() -> None:
+        logins = Logins(server)
+        for host in (elsewhere, user, *["2001:db8::bad"] * 4):
+            logins.begin(host)
+        for number in range(1, 4):
+            logins.begin(f"2001:db8::{number}")
+        assert logins.closed == ["2001:db8::bad"] * 3
+        logins.begin("2001:db8::4")
+        assert elsewhere not in logins.closed
+        logins.stop()
+
+    asyncio.run(begin())
+
+
+def test_a_step_of_a_login_waits_neither_for_the_busiest_network_nor_for_the_busiest_address():
+    steps, done = LoginSteps(), list[str]()
+    go_on, may_end = threading.Event(), threading.Event()
+
+    def wait(event: threading.Event) -> bytes:
+        assert event.wait(scaled(10.0))
+        return b""
+
+    def note(host: str) -> bytes:
+        done.append(host)
+        return b""
+
+    async def run() -> None:
+        stranger, user, elsewhere = Session("2001:db8::bad"), Session("2001:db8::a"), Session("::2")
+        for _ in range(3):
+            steps.count_failure(stranger.client_host)
+        tasks = [
+            asyncio.create_task(steps.run(partial(wait, event), elsewhere.client_host, ()))
+            for event in (go_on, may_end)
+        ]
+        await asyncio.sleep(0)
+        tasks += [
+            asyncio.create_task(steps.run(partial(note, host), host, logins))
+            for host, logins in (
+                (stranger.client_host, [stranger, user]),
+                (user.client_host, [stranger, user]),
+                (elsewhere.client_host, [elsewhere]),
+            )
+        ]
+        await asyncio.sleep(0)
+        go_on.set()
+        await asyncio.gather(tasks[0], *tasks[2:])
+        may_end.set()
+        await tasks[1]
+
+    asyncio.run(run())
+    steps.close()
+    assert done == ["::2", "2001:db8::a", "2001:db8::bad"]
 
 
 def test_strangers_who_try_passwords_without_end_keep_no_user_out(server: Server):
