@@ -16,6 +16,7 @@ from regent.config.cluster_location import (
     KEYS_VARIABLE,
 )
 from regent.config.command_line import program
+from regent.core.errors import RegentError
 from regent.core.security.roles import KeyOwner
 from regent.transport.control.key_files import (
     BROKER_SECRET,
@@ -108,8 +109,7 @@ def allow(name: str, public_key: str, keys_dir: Path | None, data_dir: Path) -> 
     directory = _directory(keys_dir, data_dir)
     directory.allow(name, *directory.allowed().get(name, []), public_key.lower())
     click.echo(f"{name} is allowed as {_role(name)}: {directory.file_of(name)}")
-    used = (CLUSTER_FILE, BROKER_SECRET)
-    if keys_dir is None and not any((data_dir / file).exists() for file in used):
+    if keys_dir is None and not _is_used(data_dir):
         note(
             f"{data_dir} is not the data folder of a cluster or a broker, so nobody reads"
             f" {directory.path} before a broker starts with --data-dir {data_dir}"
@@ -124,14 +124,28 @@ def revoke(name: str, public_key: str | None, keys_dir: Path | None, data_dir: P
     """Allow a name no more, or one of its keys; its connections are closed.
 
     A revoked key is never believed again where this folder is used, also not if a broker registers
-    it. Do this on the machine of each broker. Without PUBLIC_KEY no other key of the broker is
-    believed either before `keys allow`. A broker whose own key is revoked ends: replace it with
-    `keys rotate --broker`, and start the broker again.
+    it. Do this on the machine of each broker; where no broker reads the folder, nothing is revoked.
+    Without PUBLIC_KEY no other key of the broker is believed either before `keys allow`. A broker
+    whose own key is revoked ends: replace it with `keys rotate --broker`, and start the broker
+    again.
     """
     directory = _directory(keys_dir, data_dir)
-    revoked = directory.revoke(name, public_key and public_key.lower())
+    allowed, earlier = directory.allowed(), directory.revoked()
+    # A broker allows its own key where it reads those of others.
+    has_brokers = any(_role(one) == "broker" for one in (*allowed, *earlier.values()))
+    if not has_brokers or (keys_dir is None and not _is_used(data_dir)):
+        where = "the data folder of the cluster or broker with --data-dir, or its keys with --keys"
+        if keys_dir is not None:
+            where = f"another one with --keys or {KEYS_VARIABLE}, which --data-dir does not change"
+        raise RegentError(f"nothing is revoked: no broker reads {directory.path}: name {where}")
+    key = public_key and public_key.lower()
+    revoked = directory.revoke(name, key)
     left = directory.allowed().get(name)
     click.echo(f"{name}: {revoked} revoked, {len(left or ())} still allowed.")
+    if key is not None and key not in allowed.get(name, ()) and earlier.get(key) != name:
+        others = [one for one, its in allowed.items() if key in its]
+        whose = f"is that of {', '.join(others)}" if others else "was not known here"
+        note(f"the key {key} {whose}: nobody can use it here any more, but is it the right one?")
     if left == []:
         note(
             f"{name} is believed again after `{program()} keys allow {name} NEW_KEY`, or after its"
@@ -170,6 +184,11 @@ def rotate(broker_dir: Path | None, keys_dir: Path | None, data_dir: Path) -> No
             f" folder, allow the new one there with `{program()} keys allow broker-N {new.public}`"
         )
     click.echo(new.public)
+
+
+def _is_used(data_dir: Path) -> bool:
+    """Whether a cluster or a broker has this data folder."""
+    return any((data_dir / file).exists() for file in (CLUSTER_FILE, BROKER_SECRET))
 
 
 def _role(name: str) -> str:

@@ -9,8 +9,10 @@ from typing import NoReturn
 import pytest
 from click.testing import CliRunner, Result
 
+from regent.broker.broker_keys import BrokerKeys
 from regent.cli.main import cli
 from regent.config.cluster_location import CLUSTER_FILE
+from regent.config.tables.broker import BrokerConfig
 from regent.core.security.roles import KeyOwner
 from regent.transport.control.key_files import (
     BROKER_SECRET,
@@ -106,11 +108,67 @@ def test_allow_show_and_revoke(directory: KeysDirectory) -> None:
 def test_a_broker_is_revoked_on_a_machine_that_has_no_key_of_it(directory: KeysDirectory) -> None:
     """There its registration was believed."""
     key = new_key_pair().public
-    assert run("revoke", "broker-2", key).output == "broker-2: 1 revoked, 0 still allowed.\n"
+    directory.allow("broker-1", new_key_pair().public)
+    result = run("revoke", "broker-2", key)
+    assert result.stdout == "broker-2: 1 revoked, 0 still allowed.\n"
+    assert f"the key {key} was not known here" in result.stderr
     assert directory.is_revoked(key)
+    assert not run("revoke", "broker-2", key).stderr, "it is known by now"
     result = run("revoke", "broker-3")
     assert result.stdout == "broker-3: 0 revoked, 0 still allowed.\n"
     assert "keys allow broker-3 NEW_KEY" in result.stderr
+
+
+def test_a_key_of_somebody_else_is_revoked_and_named(directory: KeysDirectory) -> None:
+    key = new_key_pair().public
+    directory.allow("broker-1", key)
+    result = run("revoke", "broker-2", key)
+    assert f"the key {key} is that of broker-1" in result.stderr
+    assert directory.peer(key) is None
+
+
+@pytest.mark.parametrize("folder", ["c", "c/broker-1", "b"])
+def test_a_key_is_revoked_where_a_broker_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    monkeypatch.delenv("REGENT_KEYS", raising=False)
+    KeysDirectory(tmp_path / "c" / "keys").make_operator()
+    (tmp_path / "c" / CLUSTER_FILE).write_text("{}")
+    for data_dir in (tmp_path / "c" / "broker-1", tmp_path / "b"):
+        BrokerKeys(1, data_dir, BrokerConfig(), lambda _: None).stop()
+    result = run("revoke", "broker-1", "--data-dir", str(tmp_path / folder))
+    assert result.stdout == "broker-1: 1 revoked, 0 still allowed.\n"
+    assert KeysDirectory(tmp_path / folder[0] / "keys").allowed()["broker-1"] == []
+
+
+@pytest.mark.parametrize("option", ["", "--data-dir", "--keys"])
+@pytest.mark.parametrize("arguments", [["broker-2"], ["broker-2", new_key_pair().public], ["al"]])
+def test_nothing_is_revoked_where_no_broker_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, arguments: list[str]
+) -> None:
+    monkeypatch.delenv("REGENT_KEYS", raising=False)
+    monkeypatch.delenv("REGENT_DATA_DIR", raising=False)
+    monkeypatch.chdir(tmp_path)
+    if option == "--keys":  # that of commands on another machine
+        KeysDirectory(tmp_path / "other").make_operator()
+    elif option == "--data-dir":  # of a broker with the setting keys_dir
+        make_secret(tmp_path / "other" / BROKER_SECRET)
+    else:  # as if `keys allow` had been in the wrong folder, too
+        KeysDirectory(tmp_path / "data" / "keys").allow("broker-2", new_key_pair().public)
+    before = sorted(tmp_path.rglob("*"))
+    result = run("revoke", *arguments, *([option, "other"] if option else []))
+    assert result.exit_code == 1
+    assert result.stderr.count("\n") == 1
+    assert "nothing is revoked" in result.stderr
+    assert "--data-dir" in result.stderr
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_key_that_is_not_there_is_not_rotated(directory: KeysDirectory) -> None:
+    result = run("rotate")
+    assert result.exit_code == 1
+    assert "to replace: name its folder with --data-dir or --keys" in result.stderr
+    assert not directory.path.exists()
 
 
 def test_what_cannot_be_revoked_or_allowed_is_an_error(directory: KeysDirectory) -> None:

@@ -455,9 +455,14 @@ class KeysDirectory:
     def make_operator(self, *, replace: bool = False) -> KeyPair:
         """Make the key of this machine's commands, unless there is one, and allow it.
 
-        Raises ``KeyFileError``.
+        Raises ``KeyFileError``, also if there is none to ``replace``.
         """
         path = self.path / _OPERATOR_SECRET
+        if replace and not path.exists():
+            raise KeyFileError(
+                f"there is no {path} to replace: name its folder with --data-dir or --keys, or make"
+                f" a key with `{program()} keys make`"
+            )
         is_new = replace or not path.exists()
         if is_new:
             make_secret(path, replace=replace)
