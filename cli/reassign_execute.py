@@ -55,9 +55,8 @@ def execute(
 ) -> None:
     """Print the current assignment for a rollback, set throttles, and begin reassignments.
 
-    With ``wait``, wait until they are complete, unless they cannot be slowed for a pause. Raises
-    ``ReassignmentError`` with the partitions that were refused or did not complete; the others are
-    being reassigned.
+    With ``wait``, wait until they are complete. Raises ``ReassignmentError`` with the partitions
+    that were refused, did not complete, or cannot be slowed; the others are being reassigned.
     """
     deadline = time.monotonic() + timeout_ms / 1000
     refuse_if_paused(admin)

@@ -328,11 +328,12 @@ class AnsweredTree(ZooKeeper):
             except ClusterNotFoundError as error:  # later ones would not be answered either
                 return {**dict.fromkeys(paths.values(), _UntoldZnode.because(str(error))), **found}
             for row in results:
-                error, path = row.error_code, paths[row.resource_name]
-                if error == Errors.NONE:
+                path = paths[row.resource_name]
+                if row.error_code == Errors.NONE:
                     found[path] = _config_of(row)
-                elif error != Errors.UNKNOWN_TOPIC_OR_PARTITION:  # else it is being deleted
-                    found[path] = untold.setdefault(error, _UntoldZnode.because(_why(row)))
+                elif row.error_code != Errors.UNKNOWN_TOPIC_OR_PARTITION:  # it is being deleted
+                    why = _UntoldZnode.because(_why(row))
+                    found[path] = untold.setdefault(row.error_code, why)
         return found
 
 
