@@ -462,7 +462,7 @@ class KafkaEndpoint:
             handlers = _transaction_handlers(transactions, served.groups.partitions)
             of_brokers = self._settings.of_listener(self._settings.listeners.inter_broker_name)
             user = of_brokers.sasl.sasl_inter_broker_user
-            senders = BrokerSenders(cache, user, self._calls_of_brokers)
+            senders = BrokerSenders(cache, user, self._queries)
             more += transaction_apis(handlers, senders)
         if served.controller is not None:
             access = ControllerAccess(

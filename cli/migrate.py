@@ -74,15 +74,16 @@ def check(
     logs that can be read here.
 
     Give it the options with which `broker` will run beside a file: each setting of
-    docs/configuration.md has one, and they count before the file.
+    docs/configuration.md has one, and they count before the file. --zookeeper only says where the
+    cluster is examined: zookeeper.connect of each file must name the same one.
 
     The exit code is 1 if anything stands in the way.
     """
     if broker_id is not None and len(files) != 1:
         raise click.UsageError("--id is the id of one broker: give one --kafka-properties with it")
-    beside = OptionsOfBroker(broker_id, cluster.zookeeper_address, config, given_settings(options))
+    beside = OptionsOfBroker(broker_id, config, given_settings(options))
     with cluster.admin() as admin:
-        obstacles = obstacles_of(admin, files, beside)
+        obstacles = obstacles_of(admin, cluster.zookeeper_address, files, beside)
     found, notes = obstacles.found, [_SPACE, *obstacles.notes]
     if output == Output.JSON:
         rows = [{"check": name, "message": line} for name, line in found]

@@ -20,14 +20,14 @@ from regent.cli.waiting import Explained, Progress
 from regent.client.flight import Flight, ongoing_reassignments
 from regent.client.live_brokers import not_registered, read_live_brokers
 from regent.client.log_dir_moves import LogDirMoveState, LogDirs
-from regent.client.move_pause import paused_for, refuse_if_paused, slow_new_moves
+from regent.client.move_pause import half_paused, paused_for, refuse_if_paused, slow_new_moves
 from regent.client.move_throttle import write_log_dirs_throttle, write_throttle
 from regent.client.moves import Move, ReassignmentError, as_moves, ids
 from regent.client.obstacles import move_obstacles, move_throttles
 from regent.client.partition_files import ReassignmentFile, TopicPartitionReplica, reassignment_json
 from regent.client.pauses import pauses
 from regent.client.wording import listed
-from regent.core.errors import BadDataError
+from regent.core.errors import BadDataError, RegentError
 from regent.core.model import BrokerId, ReplicaAssignment, TopicPartition
 from regent.zk.stores.admin_store import ZkAdminStore
 
@@ -56,7 +56,7 @@ def execute(
     """Print the current assignment for a rollback, set throttles, and begin reassignments.
 
     With ``wait``, wait until they are complete. Raises ``ReassignmentError`` with the partitions
-    that were refused or did not complete; the others are being reassigned.
+    that were refused, did not complete, or cannot be slowed; the others are being reassigned.
     """
     deadline = time.monotonic() + timeout_ms / 1000
     refuse_if_paused(admin)
@@ -77,15 +77,15 @@ def execute(
         log_dirs.alter({r: path for r, path in plan.log_dirs.items() if r not in places})
         flight = Flight(list(moves.values()))
         flight.submit_all(controller, deadline=deadline)
-        slow_new_moves(admin)  # a pause that was written meanwhile has not listed them
-    problems = ["Error reassigning partition(s):", *_lines(flight)] if flight.refused else []
     started = list(flight.in_flight)
     moved = {r: path for r, path in plan.log_dirs.items() if r.topic_partition in flight.in_flight}
     which = f"partition {_reassignments(started)} for {_named(started)}"
     if started:
         _say(f"Successfully started {which}", output)
-    problems += _begin_log_dir_moves(log_dirs, moved, deadline=deadline, output=output)
-    if started and wait:
+    failure = _slow(admin)
+    problems = ["Error reassigning partition(s):", *_lines(flight)] if flight.refused else []
+    problems += failure + _begin_log_dir_moves(log_dirs, moved, deadline=deadline, output=output)
+    if started and wait and not failure:
         unfinished = _await_moves(admin, flight, timeout_ms, deadline)
         unfinished += _await_log_dir_moves(log_dirs, moved, timeout_ms, deadline)
         problems += unfinished
@@ -93,6 +93,20 @@ def execute(
             _say(f"Successfully completed {which}", output)
     if problems:
         raise ReassignmentError("\n".join(problems))
+
+
+def _slow(admin: ZkAdminStore) -> list[str]:
+    """Slow what has begun if moves are paused: that pause may not have listed it.
+
+    Return why not.
+    """
+    try:
+        slow_new_moves(admin)
+    except ReassignmentError as error:
+        return [str(error)]
+    except RegentError as error:
+        return [f"{error}; {half_paused()}"]
+    return []
 
 
 def cancel(admin: ZkAdminStore, plan: ReassignmentFile, *, timeout_ms: int, output: str) -> None:

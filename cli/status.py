@@ -75,7 +75,7 @@ class Health:
     under_replicated_partitions: int = 0
     leaderless_partitions: int = 0
     groups: dict[str, int] | None = None
-    not_told: str | None = None
+    not_told: list[str] = field(default_factory=list)
 
     @property
     def is_read(self) -> bool:
@@ -116,7 +116,7 @@ def _show(cluster: Cluster, output: str) -> bool:
             _print(health)
         _say("catching up", [str(row["message"]) for row in health.catching_up])
         _say("warning", health.warnings)
-        _say("not known", [health.not_told] if health.not_told else [])
+        _say("not known", health.not_told)
         _say("unhealthy", health.reasons)
     return is_healthy
 
@@ -142,7 +142,8 @@ def _examine(cluster: Cluster) -> Health:
     try:
         with cluster.admin() as admin:
             _examine_cluster(admin, cluster.data_dir, file, health)
-            health.not_told = None if admin.tells_all else NOT_TOLD
+            if not admin.tells_all:
+                health.not_told.insert(0, NOT_TOLD)
     except ClusterNotFoundError as error:
         return Health(health.zookeeper, [*health.reasons, str(error)])
     zookeeper["connected"] = True
@@ -153,7 +154,7 @@ def _examine(cluster: Cluster) -> Health:
 def _examine_cluster(
     admin: ZkAdminStore, data_dir: Path | None, file: ClusterFile | None, health: Health
 ) -> None:
-    troubles = Troubles(health.reasons, health.warnings)
+    troubles = Troubles(health.reasons, health.warnings, health.not_told)
     controller, described = troubles.find_controller(admin, data_dir), None
     with troubles.bad_data_is_a_reason():
         _show_brokers(admin, controller, health)

@@ -12,13 +12,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Final, NamedTuple, TypeVar
+from itertools import islice
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from regent.client.broker_request import NoAnswerError, ask_broker
 from regent.client.cluster_connection import Cluster, ClusterLocation, ClusterNotFoundError
 from regent.client.controller_ref import batches
 from regent.config.addresses import bracketed
-from regent.core.errors import Errors, RegentError
+from regent.core.errors import Errors, NotToldError, RegentError
 from regent.core.model import (
     CONTROL_ENDPOINT_CONFIG,
     NO_CONTROLLER,
@@ -68,6 +69,7 @@ NOT_TOLD: Final = (
 """What a command says that read such a tree."""
 
 _TIMEOUT_S: Final = 3.0
+_VIEWS: Final = 3  # brokers are asked at most, until one knows the controller
 _FRESH_S: Final = 1.0  # a later reading asks again
 _CLIENT_ID: Final = "regent-cli"
 _DESCRIBE_CLUSTER: Final = (KafkaApiKey.DESCRIBE_CLUSTER, 0)
@@ -130,6 +132,47 @@ class _Part(NamedTuple):
     @property
     def is_fresh(self) -> bool:
         return time.monotonic() - self.read_at < _FRESH_S
+
+
+_Answers: TypeAlias = dict[str, DescribeControllerResponse | None]
+"""What controllers said; None: nothing."""
+
+
+class _View(NamedTuple):
+    """What a broker knows, and its controller says; ``peer`` is asked for partitions."""
+
+    broker: EndPoint
+    peer: str
+    metadata: DescribeMetadataResponse
+    described: DescribeControllerResponse | None
+    is_final: bool
+    """Whether it names a controller that says that it is it, or one of Kafka, which does not."""
+
+    @classmethod
+    def of(cls, broker: EndPoint, peer: str, answers: _Answers) -> _View:
+        """Ask a broker, and its controller unless ``answers`` has what that one said."""
+        metadata = _asked(peer, DescribeMetadataRequest(topics=()), DescribeMetadataResponse)
+        peers = {row.broker_id: row.control_peer for row in metadata.brokers}
+        at_controller = peers.get(metadata.controller_id)
+        if at_controller is None:
+            is_of_kafka = metadata.controller_id in peers
+            return cls(broker, peer, metadata, None, is_final=is_of_kafka)
+        if at_controller not in answers:
+            answers[at_controller] = None
+            with suppress(RegentError):  # who reads this asks the controller too, and says it
+                request = DescribeControllerRequest()
+                answers[at_controller] = _asked(at_controller, request, DescribeControllerResponse)
+        answer = answers[at_controller]
+        if answer is not None and answer.error_code is Errors.NONE:
+            return cls(broker, at_controller, metadata, answer, is_final=True)
+        if answer is not None:  # it was the controller, as brokers believe that know no later one
+            metadata = replace(metadata, controller_id=NO_CONTROLLER)
+        return cls(broker, peer, metadata, None, is_final=False)
+
+    @property
+    def rank(self) -> tuple[int, bool, bool]:
+        has_controller = self.metadata.controller_id != NO_CONTROLLER
+        return self.metadata.controller_epoch, self.is_final, has_controller
 
 
 class AnsweredTree(ZooKeeper):
@@ -203,17 +246,9 @@ class AnsweredTree(ZooKeeper):
         return self._topics
 
     def _read_brokers(self) -> Mapping[str, Znode]:
-        """Ask a broker who is there, then the controller what it does."""
-        self._peer, metadata = self._first_metadata()
-        peers = {row.broker_id: row.control_peer for row in metadata.brokers}
-        peer, self._described = peers.get(metadata.controller_id), None
-        if peer is not None:  # None: there is no controller, or it is one of Kafka
-            with suppress(RegentError):  # who reads this asks the controller too, and says it
-                answer = _asked(peer, DescribeControllerRequest(), DescribeControllerResponse)
-                if answer.error_code is Errors.NONE:
-                    self._peer, self._described = peer, answer  # it knows first what changes
-                else:  # it was the controller, as brokers that do not know the next one believe
-                    metadata = replace(metadata, controller_id=NO_CONTROLLER)
+        """Ask brokers who is there, and the controller what it does."""
+        view = self._newest_view()
+        self._answering, self._peer, metadata, self._described, _ = view
         deleted = () if self._described is None else self._described.topics_to_be_deleted
         return {
             **{path: _znode() for path in znodes.PERSISTENT_PATHS},
@@ -243,38 +278,84 @@ class AnsweredTree(ZooKeeper):
             **_partitions(metadata, moving),
         }
 
-    def _first_metadata(self) -> tuple[str, DescribeMetadataResponse]:
-        self._answering, cluster = describe_cluster(self._bootstrap)
-        problems = []
-        request = DescribeMetadataRequest(topics=())
-        for row in cluster.brokers:
-            broker = EndPoint("", row.host, row.port)
+    def _newest_view(self) -> _View:
+        """Return what a broker knows whose controller says that it is it, if one of a few does.
+
+        One that was cut off or has just started knows an old controller, or none.
+        """
+        problems: list[str] = []
+        newest: _View | None = None
+        for view in islice(self._views(problems), _VIEWS):
+            if newest is None or view.rank > newest.rank:
+                newest = view
+            if newest.is_final:
+                break
+        if newest is None:
+            why = problems[0] if problems else "there are no brokers"
+            raise ClusterNotFoundError(f"no broker tells what it knows: {why}")
+        return newest
+
+    def _views(self, problems: list[str]) -> Iterator[_View]:
+        """Ask brokers one after the other: those that one with an address knows, then others."""
+        answers: _Answers = {}
+        known, left = set[int](), list(self._bootstrap)
+        while left:
             try:
-                peer = _control_peer(broker, row.broker_id)
-                return peer, _asked(peer, request, DescribeMetadataResponse)
-            except RegentError as error:
-                problems.append(f"broker {row.broker_id}: {error}")
-        why = problems[0] if problems else "there are no brokers"
-        raise ClusterNotFoundError(f"no broker tells what it knows: {why}")
+                answering, cluster = describe_cluster(left)
+            except ClusterNotFoundError:
+                if len(left) == len(self._bootstrap):
+                    raise
+                return
+            del left[: left.index(answering) + 1]
+            for row in cluster.brokers:
+                if row.broker_id in known:
+                    continue
+                known.add(row.broker_id)
+                broker = EndPoint("", row.host, row.port)
+                try:
+                    yield _View.of(broker, _control_peer(broker, row.broker_id), answers)
+                except RegentError as error:
+                    problems.append(f"broker {row.broker_id}: {error}")
 
     def _configs_of(self, topics: Sequence[str]) -> Mapping[str, Znode]:
         """Return what topics set of the settings that are looked at."""
         paths = {topic: znodes.TopicConfigZNode.path(topic) for topic in topics}
         found: dict[str, Znode] = {}
+        untold: dict[int, Znode] = {}  # by the error: messages may name topics
         for few in batches(topics, _TOPICS_AT_ONCE):
             try:
                 results = _describe_configs(self._answering, _TOPIC, few, _TOPIC_SETTINGS)
-                found |= {paths[row.resource_name]: _config_of(row) for row in results}
             except ClusterNotFoundError as error:  # later ones would not be answered either
-                unreadable = UnreadableZnode.because(str(error))
-                return {**dict.fromkeys(paths.values(), unreadable), **found}
+                return {**dict.fromkeys(paths.values(), _UntoldZnode.because(str(error))), **found}
+            for row in results:
+                path = paths[row.resource_name]
+                if row.error_code == Errors.NONE:
+                    found[path] = _config_of(row)
+                elif row.error_code != Errors.UNKNOWN_TOPIC_OR_PARTITION:  # it is being deleted
+                    why = _UntoldZnode.because(_why(row))
+                    found[path] = untold.setdefault(row.error_code, why)
         return found
 
 
+class _UntoldZnode(UnreadableZnode):
+    """The settings of a topic that a broker does not tell."""
+
+    __slots__ = ()
+
+    @property
+    def data(self) -> bytes:
+        """Raise ``NotToldError``."""
+        raise NotToldError(self.reason)
+
+
+def _why(refused: DescribeConfigsResult) -> str:
+    if refused.error_code == Errors.TOPIC_AUTHORIZATION_FAILED:
+        return "the user needs the right to DescribeConfigs of them"
+    why = refused.error_message or Errors(refused.error_code).name
+    return f"a broker does not tell them: {why}"
+
+
 def _config_of(result: DescribeConfigsResult) -> Znode:
-    if result.error_code != Errors.NONE:
-        why = result.error_message or Errors(result.error_code).name
-        return UnreadableZnode.because(f"a broker does not tell them: {why}")
     config = {
         row.name: row.value
         for row in result.configs

@@ -8,6 +8,7 @@ themselves and for deletions that wait, too.
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -39,6 +40,7 @@ from regent.core.controller.quarantine import FAILURES_TO_QUARANTINE
 from regent.core.errors import (
     BadDataError,
     ForeignDirectoryError,
+    NotToldError,
     StorageError,
     UnreadableError,
 )
@@ -61,15 +63,19 @@ from regent.zk.znodes import TopicPartitionStateZNode
 _CLIENT_ID: Final = "regent-cli"
 _CONTROLLER_LIMIT_S: Final = 3.0
 _PLACEMENT_LIMIT_S: Final = 1.0
-_NAMED_PARTITIONS: Final = 5
+_NAMED: Final = 5
 
 
 @dataclass(slots=True)
 class Troubles:
-    """The sentences: a cluster with ``reasons`` is unhealthy, ``warnings`` may go by themselves."""
+    """The sentences: a cluster with ``reasons`` is unhealthy, ``warnings`` may go by themselves.
+
+    ``not_told`` is what brokers who were asked do not tell.
+    """
 
     reasons: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    not_told: list[str] = field(default_factory=list)
 
     @contextmanager
     def bad_data_is_a_reason(self) -> Iterator[None]:
@@ -260,15 +266,7 @@ class Troubles:
         """Examine what cannot be read or written of topics, and what their partitions wait for."""
         self.reasons += found.unreadable
         self.reasons += self._why_states_stay(described)
-        names = admin.topics.read_topic_names()
-        for topic, config in admin.configs.read_topic_configs(names).items():
-            if isinstance(config, BadDataError):
-                self.warnings.append(
-                    f"the settings of topic {topic} cannot be read: {config}; brokers keep those"
-                    " that they know, or delete nothing"
-                )
-            else:
-                self.warnings += _ignored(f"topic {topic}", unusable_in_topic(config))
+        self._examine_topic_configs(admin)
         registered = admin.read_brokers()
         self.warnings += _on_brokers_without_replicas(found.partitions, registered)
         live = {b for b, r in registered.items() if isinstance(r, BrokerRegistration)}
@@ -278,7 +276,24 @@ class Troubles:
             if p.leader not in live
         ]
         self.reasons += [f"{partition} {reason}" for partition, reason in waiting if reason][
-            :_NAMED_PARTITIONS
+            :_NAMED
+        ]
+
+    def _examine_topic_configs(self, admin: ZkAdminStore) -> None:
+        names, untold = admin.topics.read_topic_names(), defaultdict[str, list[str]](list)
+        for topic, config in admin.configs.read_topic_configs(names).items():
+            if isinstance(config, NotToldError):
+                untold[str(config)].append(topic)
+            elif isinstance(config, BadDataError):
+                self.warnings.append(
+                    f"the settings of topic {topic} cannot be read: {config}; brokers keep those"
+                    " that they know, or delete nothing"
+                )
+            else:
+                self.warnings += _ignored(f"topic {topic}", unusable_in_topic(config))
+        self.not_told += [
+            f"the settings of {counted(len(topics), 'topic')} ({listed(topics, _NAMED)}): {why}"
+            for why, topics in untold.items()
         ]
 
     def _why_states_stay(self, described: DescribeControllerResponse | None) -> list[str]:
@@ -290,7 +305,7 @@ class Troubles:
             f" to allow it: setAcl {path} world:anyone:cdrwa"
             for partition, path in paths.items()
             if not any(path in reason for reason in self.reasons)
-        ][:_NAMED_PARTITIONS]
+        ][:_NAMED]
 
 
 def read_troubles(
@@ -384,7 +399,7 @@ def _on_brokers_without_replicas(
         if placed:
             yield (
                 f"broker {broker_id} has the setting no_replicas, and"
-                f" {counted(len(placed), 'replica')}: {listed(placed, _NAMED_PARTITIONS)}: move"
+                f" {counted(len(placed), 'replica')}: {listed(placed, _NAMED)}: move"
                 f" them: {program()} jobs plan decommission --from {broker_id}"
             )
 

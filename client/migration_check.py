@@ -37,6 +37,7 @@ from regent.storage.log.log_loader import logs_of_old_formats
 from regent.storage.log_directory import LogDirectory
 from regent.transport.kafka.api import KafkaApiKey
 from regent.transport.kafka.kafka_releases import OLDEST_RELEASE, ApiVersionsAnswer, release_of
+from regent.zk.client.zookeeper_client import split_address
 from regent.zk.codecs.admin_znodes import DEFAULT_ENTITY_NAME
 from regent.zk.stores.admin_store import ZkAdminStore
 
@@ -51,7 +52,6 @@ class OptionsOfBroker(NamedTuple):
     """The options with which the brokers of the files will run; they count before the files."""
 
     broker_id: BrokerId | None
-    zookeeper: str
     config: Path | None
     settings: Mapping[str, Mapping[str, Any]]  # by table and name
 
@@ -75,15 +75,18 @@ class Obstacles:
         self.found += [(check, line) for line in lines]
 
 
-def obstacles_of(admin: ZkAdminStore, files: Sequence[Path], options: OptionsOfBroker) -> Obstacles:
+def obstacles_of(
+    admin: ZkAdminStore, address: str, files: Sequence[Path], options: OptionsOfBroker
+) -> Obstacles:
     """Return each obstacle as the name of its check and one line with the remedy.
 
-    ``files`` are those of Kafka's brokers, for ``regent broker --kafka-properties``. A check that
-    cannot read its znodes is an obstacle. Raises ``NoClusterError``.
+    ``address`` is that of the ZooKeeper that is examined, ``files`` are those of Kafka's brokers,
+    for ``regent broker --kafka-properties``. A check that cannot read its znodes is an obstacle.
+    Raises ``NoClusterError``.
     """
     admin.topics.check_cluster()
     found = Obstacles()
-    usable = _check_files(files, options, found)
+    usable = _check_files(files, address, options, found)
     ids = {broker_id for broker_id, _ in usable.values()}
     # Of the in-sync replicas, for topics that do not say it.
     minima = {1, *(settings.log.min_insync_replicas for _, settings in usable.values())}
@@ -106,19 +109,18 @@ def obstacles_of(admin: ZkAdminStore, files: Sequence[Path], options: OptionsOfB
     return found
 
 
-def _check_files(files: Sequence[Path], options: OptionsOfBroker, found: Obstacles) -> UsableFiles:
+def _check_files(
+    files: Sequence[Path], address: str, options: OptionsOfBroker, found: Obstacles
+) -> UsableFiles:
     """Check files of Kafka's; return what the usable ones say."""
     usable: dict[Path, tuple[BrokerId, Settings]] = {}
     for path in files:
         try:
-            read = read_kafka_properties(
-                *(path, options.settings),
-                broker_id=options.broker_id,
-                zookeeper=options.zookeeper,
-            )
+            read = read_kafka_properties(path, options.settings, broker_id=options.broker_id)
             settings = load_settings(
                 options.config, options.settings, kafka_properties=(path, read.tables)
             )
+            found.add("settings", *_of_address(path, read.zookeeper, address, found.notes))
             found.add("settings", *_of_login(path, read.broker_id, settings))
         except RegentError as error:
             found.add("settings", *str(error).splitlines())
@@ -131,6 +133,27 @@ def _check_files(files: Sequence[Path], options: OptionsOfBroker, found: Obstacl
             )
         usable[path] = read.broker_id, settings
     return usable
+
+
+def _of_address(path: Path, own: str, examined: str, notes: list[str]) -> Iterator[str]:
+    """Name a ``zookeeper.connect`` of another cluster than the one that is examined."""
+    problem = f"{path}: zookeeper.connect={own} "
+    try:
+        servers, chroot = split_address(own)
+    except ValueError:
+        yield f"{problem}is no address: write HOST:PORT[,HOST:PORT…][/chroot]"
+        return
+    servers_examined, chroot_examined = split_address(examined)
+    if chroot != chroot_examined:
+        yield (
+            f"{problem}names another cluster than the one that is examined ({examined}): the chroot"
+            " differs: correct the file, or --zookeeper of this command"
+        )
+    elif servers.isdisjoint(servers_examined):
+        notes.append(
+            f"{problem}names no server of {examined}, where the cluster was examined: this is"
+            " right only if they are one ensemble"
+        )
 
 
 def _of_login(path: Path, broker_id: BrokerId, settings: Settings) -> Iterator[str]:

@@ -216,3 +216,7 @@ class BadDataError(RegentError):
 
 class UnreadableError(BadDataError):
     """A znode that this process may not read, mostly by its ACL; no watch fires when that ends."""
+
+
+class NotToldError(UnreadableError):
+    """What brokers, who were asked instead of ZooKeeper, do not tell; the message says why."""

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import Collection
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
+from typing import Final
 
 from regent.core.errors import Errors
 from regent.core.model import UNKNOWN_BROKER_EPOCH, BrokerId, TopicPartition
@@ -20,6 +22,8 @@ from regent.core.security.authorizer import ALLOW_ALL
 from regent.core.security.roles import KeyOwner
 from regent.core.security.session import ANONYMOUS
 from regent.transport.kafka.api import KafkaRequest
+
+_KNOWN_S: Final = 10.0  # addresses of a host are looked up again after that
 
 
 class RegisteredFollowers:
@@ -67,13 +71,14 @@ class BrokerSenders:
     """Tells the requests of brokers from those of clients, where they do not name the broker.
 
     ``user``: as whom this broker logs in to others, and so do brokers of Kafka with its file.
-    ``executor`` looks names up.
+    ``executor`` looks names up: one that answers clients, because they make us do that.
     """
 
     def __init__(self, cache: MetadataCache, user: str, executor: Executor) -> None:
         self._cache = cache
         self._user = user
         self._executor = executor
+        self._looked_up: dict[str, Future[tuple[float, Collection[str]]]] = {}  # by host
 
     async def has_sent(self, request: KafkaRequest) -> bool:
         """Whether a broker sent a request.
@@ -84,21 +89,32 @@ class BrokerSenders:
         principal, brokers = request.session.principal, self._cache.snapshot.brokers
         if principal == ANONYMOUS:
             hosts = {e.host for broker in brokers.values() for e in broker.endpoints}
-            loop, asked = asyncio.get_running_loop(), (request.session.client_host, hosts)
-            return await loop.run_in_executor(self._executor, _is_one_of, *asked)
+            return await self._is_one_of(request.session.client_host, hosts)
         if request.authorizer is not ALLOW_ALL:
             to_act = AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER
             return request.may(*to_act, is_logged=False)
         is_named = KeyOwner.named(principal.name).broker_id in brokers
         return is_named or (bool(self._user) and principal.name == self._user)
 
+    async def _is_one_of(self, address: str, hosts: Collection[str]) -> bool:
+        """Whether an address is that of a host. However many ask, a host is looked up once."""
+        self._looked_up = {h: found for h, found in self._looked_up.items() if h in hosts}
+        if address in hosts:
+            return True
+        for host in hosts:
+            found = self._looked_up.get(host)
+            if found is None or (found.done() and time.monotonic() > found.result()[0]):
+                found = self._looked_up[host] = self._executor.submit(_addresses, host)
+            _, addresses = await asyncio.shield(asyncio.wrap_future(found))
+            if address in addresses:
+                return True
+        return False
 
-def _is_one_of(address: str, hosts: Collection[str]) -> bool:
-    return address in hosts or any(address in _addresses(host) for host in hosts)
 
-
-def _addresses(host: str) -> Collection[str]:
+def _addresses(host: str) -> tuple[float, Collection[str]]:
+    """Return until when they are taken as known, and the addresses of a host."""
     try:
-        return {str(found[4][0]) for found in socket.getaddrinfo(host, None)}
+        found = {str(row[4][0]) for row in socket.getaddrinfo(host, None)}
     except (OSError, ValueError):  # it is not known here, or no name
-        return ()
+        found = set()
+    return time.monotonic() + _KNOWN_S, found

@@ -61,6 +61,8 @@ def _troubles(_: ExaminedCluster, served: ServedCluster) -> Iterator[Finding]:
         yield _problem("cluster", line, "")
     for line in served.troubles.warnings:
         yield _warning("cluster", line, "")
+    for line in served.troubles.not_told:
+        yield Finding(SERVICE, Severity.OK, "cluster", f"not known: {line}")
 
 
 # --- brokers -------------------------------------------------------------------------------------

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import struct
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -179,6 +181,26 @@ def test_connections_of_brokers_do_not_count_among_those_of_clients():
         for port in (clients, clients, brokers, brokers):
             client = stack.enter_context(RawClient(port))
             client.ask(NO_TOPICS)
+
+
+def test_names_that_a_stranger_lets_look_up_do_not_delay_brokers(monkeypatch: pytest.MonkeyPatch):
+    """A name server may take seconds; the thread of brokers' requests is not the one that waits."""
+    threads: list[str] = []
+
+    def look_up(*_: object) -> list[object]:
+        threads.append(threading.current_thread().name)
+        return []
+
+    unknown_epoch = struct.pack(">bbqhbbibb", 0, 2, 7, 1, 0, 1, 9, 0, 0)
+    asked = request_bytes(unknown_epoch, 8, api_key=KafkaApiKey.WRITE_TXN_MARKERS)
+    with ExitStack() as stack:
+        served = ServedEndpoint(stack, MemoryLogs(), two_listeners())
+        port = Port(served.endpoint.ports["BROKER"])
+        stranger = stack.enter_context(RawClient(port, "127.0.0.2"))
+        monkeypatch.setattr(socket, "getaddrinfo", look_up)
+        stranger.send(asked)
+        assert stranger.answer()[0] == 8
+    assert [name.rpartition("_")[0] for name in threads] == ["long-queries"]
 
 
 @pytest.mark.parametrize(

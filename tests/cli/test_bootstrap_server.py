@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
+from regent.broker.api.authorization import with_authorization
 from regent.broker.api.configs import ConfigView, config_apis
 from regent.broker.api.describe_cluster import describe_cluster_apis
 from regent.broker.broker_settings import StartedBroker, described_settings
@@ -40,7 +41,21 @@ from regent.core.protocol.messages.partitions import (
     ListPartitionReassignmentsResponse,
 )
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
-from regent.core.security.authorizer import AclAuthorizer, AuthorizerSettings
+from regent.core.security.acls import (
+    ANY_HOST,
+    AccessControlEntry,
+    AclOperation,
+    AclPermissionType,
+    PatternType,
+    ResourcePattern,
+    ResourceType,
+)
+from regent.core.security.authorizer import (
+    ALLOW_ALL,
+    AclAuthorizer,
+    Authorizer,
+    AuthorizerSettings,
+)
 from regent.storage.journal_reader import read_part
 from regent.testing.waits import eventually
 from regent.transport.control.codec import Request, Response
@@ -61,6 +76,7 @@ class FarCluster:
         self.run = cluster.run
         self.json = cluster.json
         self.rules = True
+        self.authorizer: Authorizer = ALLOW_ALL
         self.asked: list[Request] = []
         self.control_peer = self._endpoint = cluster.serve(self._answer)
         self._folder = folder
@@ -84,10 +100,31 @@ class FarCluster:
             *describe_cluster_apis(cache, lambda: "a-cluster"),
             *config_apis(view, self._executor),
         )
-        self.port = self._cluster.listen(more=apis)
+        self.port = self._cluster.listen(more=with_authorization(apis, self.authorizer))
         topics, brokers = {TOPIC: "A" * 22}, {0: self._broker(0)}
         cache.snapshot = MetadataSnapshot(0, EPOCH, brokers, {}, topics, is_complete=True)
         return f"127.0.0.1:{self.port}"
+
+    def listen_with_old_view(
+        self, controller_id: int, controller_epoch: int, *, lists_others: bool
+    ) -> str:
+        """Open the port of broker 1, which has just started or was cut off; return its address."""
+
+        def answer(request: Request) -> Response | Errors:
+            if isinstance(request, DescribeControllerRequest):
+                return DescribeControllerResponse(Errors.NOT_CONTROLLER)
+            state = (1, "RunningAsBroker", controller_id, controller_epoch)
+            return DescribeMetadataResponse(Errors.NONE, *state, brokers=(one,), partitions=())
+
+        endpoint, cache = self._cluster.serve(answer), MetadataCache()
+        started = StartedBroker("far:2181", (), (), (), endpoint)
+        view = ConfigView(1, cache, described_settings(Settings(), 1, started), lambda _: {})
+        describe = describe_cluster_apis(cache, lambda: "a-cluster")
+        port = self._cluster.listen(more=(*describe, *config_apis(view, self._executor)))
+        one = live_broker(1, 100, port=port, control_endpoint=endpoint)
+        others = {0: self._broker(0)} if lists_others else {}
+        cache.snapshot = MetadataSnapshot(controller_id, controller_epoch, {1: one, **others})
+        return f"127.0.0.1:{port}"
 
     def _broker(self, broker_id: int) -> UpdateMetadataBroker:
         endpoint = self._endpoint if broker_id == 0 else None
@@ -154,7 +191,8 @@ def test_status_is_read_from_what_brokers_answer(far: FarCluster) -> None:
     assert deleted["reason"].startswith("a replica could not be deleted: its broker is down, or")
     assert status["partitions_being_reassigned"] == 1
     assert status["under_replicated_partitions"] == 1, "a replica that is added is not missed"
-    assert status["not_told"] == NOT_TOLD
+    assert status["not_told"] == [NOT_TOLD]
+    assert not [text for text in status["warnings"] if "the settings of" in text]
 
 
 def test_who_is_missing_is_known_and_why_only_to_zookeeper(far: FarCluster) -> None:
@@ -176,10 +214,55 @@ def test_brokers_without_zookeeper_tell_what_they_know(far: FarCluster) -> None:
     assert status["controller"] is None
     assert "there is no controller" in status["reasons"]
     assert status["partitions"] == 2
-    (warning,) = (text for text in status["warnings"] if f"the settings of topic {TOPIC}" in text)
-    assert "a broker does not tell them: there is no ZooKeeper session now" in warning
+    assert status["not_told"] == [
+        NOT_TOLD,
+        f"the settings of 1 topic ({TOPIC}): a broker does not tell them: there is no ZooKeeper"
+        " session now",
+    ]
+    assert not [text for text in status["warnings"] if "the settings of" in text]
     doctor = far.run("doctor", *where, "--watch-groups", "0").stdout
     assert "min.insync.replicas=1" not in doctor, "nobody knows"
+
+
+def test_settings_that_the_user_may_not_see_are_named_once_with_the_right(far: FarCluster) -> None:
+    allowed = AclAuthorizer(AuthorizerSettings(), lambda: 0.0)
+    entry = AccessControlEntry(
+        "User:*", ANY_HOST, AclOperation.DESCRIBE_CONFIGS, AclPermissionType.ALLOW
+    )
+    cluster = ResourcePattern(ResourceType.CLUSTER, "kafka-cluster", PatternType.LITERAL)
+    allowed.replace({cluster: frozenset({entry})})
+    far.authorizer = allowed
+    where = ("--bootstrap-server", far.listen())
+    needed = "the user needs the right to DescribeConfigs of them"
+    lines = far.run("status", *where).stdout.splitlines()
+    told = [line for line in lines if "the settings of" in line]
+    assert told == [f"not known: the settings of 2 topics (old, {TOPIC}): {needed}"]
+    doctor = far.run("doctor", *where, "--watch-groups", "0", "-o", "json")
+    (found,) = (f for f in json.loads(doctor.stdout) if "the settings of 2" in f["message"])
+    assert (found["severity"], found["message"]) == ("ok", told[0])
+
+
+@pytest.mark.parametrize(
+    ("old_view", "lists_others"),
+    [((-1, 0), False), ((-1, 0), True), ((1, EPOCH - 1), True), ((1, EPOCH - 1), False)],
+)
+def test_a_broker_that_knows_no_controller_or_a_former_one_is_not_believed(
+    far: FarCluster, old_view: tuple[int, int], *, lists_others: bool
+) -> None:
+    current = far.listen()
+    old = far.listen_with_old_view(*old_view, lists_others=lists_others)
+    addresses = old if lists_others else f"{old},{current}"
+    status = far.json("status", "--bootstrap-server", addresses, exit_code=1)
+    assert status["controller"]["controller_epoch"] == EPOCH
+    assert status["partitions"] == 2
+    assert status["not_told"] == [NOT_TOLD], "settings are asked for where the controller is known"
+
+
+def test_where_no_broker_knows_a_controller_there_is_none(far: FarCluster) -> None:
+    far.listen()
+    old = far.listen_with_old_view(-1, EPOCH, lists_others=False)
+    status = far.json("status", "--bootstrap-server", f"{old},127.0.0.1:1", exit_code=1)
+    assert "there is no controller" in status["reasons"]
 
 
 def test_the_doctor_examines_what_brokers_answer_and_names_the_rest(far: FarCluster) -> None:

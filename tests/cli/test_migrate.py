@@ -270,7 +270,7 @@ def test_files_of_brokers_are_examined_instead_of_what_the_brokers_say(
     register(cluster, 0, serve({"zookeeper.set.acl": "true"}))
     cluster.elect(0)
     assert [line.split("=")[0] for line in obstacles(cluster)] == ["broker 0: zookeeper.set.acl"]
-    text = "broker.id=0\nzookeeper.connect=z\nlisteners=PLAINTEXT://127.0.0.1:1\n"
+    text = "broker.id=0\nzookeeper.connect=fake:2181\nlisteners=PLAINTEXT://127.0.0.1:1\n"
     good, bad, open_one = (tmp_path / name for name in ("good", "bad", "open"))
     good.write_text(f"{text}zookeeper.set.acl=true\nregent.secret.file=/secret\n")
     bad.write_text(f"{text}process.roles=broker\nnum.partitions=0\n")
@@ -295,7 +295,7 @@ def test_a_broker_with_the_user_of_another_one(
     kafka: FakeCluster, tmp_path: Path, kind: str, user: str, is_refused: bool
 ):
     file = tmp_path / "server.properties"
-    text = "broker.id=1\nzookeeper.connect=z\n"
+    text = "broker.id=1\nzookeeper.connect=fake:2181\n"
     if kind == "login":
         text += "listeners=SASL_PLAINTEXT://127.0.0.1:1\nsasl.enabled.mechanisms=SCRAM-SHA-256\n"
         text += "security.inter.broker.protocol=SASL_PLAINTEXT\n"
@@ -330,7 +330,7 @@ def test_brokers_without_a_common_name_of_a_listener(kafka: FakeCluster, serve: 
 
 
 def test_a_file_without_the_key_of_the_delegation_tokens(kafka: FakeCluster, tmp_path: Path):
-    text = "broker.id=0\nzookeeper.connect=z\nlisteners=PLAINTEXT://127.0.0.1:1\n"
+    text = "broker.id=0\nzookeeper.connect=fake:2181\nlisteners=PLAINTEXT://127.0.0.1:1\n"
     without, having = tmp_path / "without", tmp_path / "with"
     without.write_text(text)
     having.write_text(f"{text}broker.id=1\ndelegation.token.secret.key=secret\n")
@@ -357,7 +357,8 @@ def test_files_of_brokers_are_examined_with_the_options_that_the_brokers_will_ha
     kafka: FakeCluster, tmp_path: Path
 ):
     file, password, config = (tmp_path / name for name in ("properties", "password", "toml"))
-    file.write_text(f"delete.topic.enable=x\n{LOGIN_ELSEWHERE}")
+    text = f"zookeeper.connect=fake:2181\ndelete.topic.enable=x\n{LOGIN_ELSEWHERE}"
+    file.write_text(text)
     write_private(password, "secret")
     config.write_text("[broker]\nnum_partitions = 0\n")
     check = ["--kafka-properties", str(file)]
@@ -379,11 +380,51 @@ def test_files_of_brokers_are_examined_with_the_options_that_the_brokers_will_ha
     assert "--id is the id of one broker" in both.stderr
 
 
+@pytest.mark.parametrize("own", ["fake:2181", "FAKE/", "other:1,fake:2181"])
+def test_a_file_that_names_the_cluster_that_is_examined(
+    kafka: FakeCluster, tmp_path: Path, own: str
+):
+    found = kafka.json("migrate", "check", "--kafka-properties", file_with(tmp_path, own))
+    assert found["ready"]
+    assert not [note for note in found["notes"] if "zookeeper.connect" in note]
+
+
+@pytest.mark.parametrize(
+    ("own", "told"),
+    [
+        (None, "zookeeper.connect is missing: it, or --zookeeper, must name ZooKeeper"),
+        ("fake:2181/kafka", "names another cluster than the one that is examined (fake:2181)"),
+        ("fake:x", "zookeeper.connect=fake:x is no address: write"),
+    ],
+)
+def test_a_file_that_does_not_name_the_cluster_that_is_examined(
+    kafka: FakeCluster, tmp_path: Path, own: str | None, told: str
+):
+    (line,) = obstacles(kafka, "--kafka-properties", file_with(tmp_path, own))
+    assert told in line
+
+
+def test_other_servers_may_be_of_the_same_ensemble(kafka: FakeCluster, tmp_path: Path):
+    file = file_with(tmp_path, "z:2181")
+    found = kafka.json("migrate", "check", "--kafka-properties", file)
+    assert found["ready"]
+    assert f"{file}: zookeeper.connect=z:2181 names no server of fake:2181" in found["notes"][1]
+
+
+def file_with(folder: Path, zookeeper_connect: str | None) -> str:
+    """Write the file of broker 0; return its name."""
+    file = folder / "server.properties"
+    text = "broker.id=0\nlisteners=PLAINTEXT://127.0.0.1:1\n"
+    own = "" if zookeeper_connect is None else f"zookeeper.connect={zookeeper_connect}\n"
+    file.write_text(text + own)
+    return str(file)
+
+
 def test_logs_with_messages_of_formats_that_are_not_used(kafka: FakeCluster, tmp_path: Path):
     arguments = []
     for broker_id in (0, 1):
         file, log_dir = tmp_path / f"{broker_id}.properties", tmp_path / f"logs-{broker_id}"
-        text = f"broker.id={broker_id}\nzookeeper.connect=z\nlog.dirs={log_dir}\n"
+        text = f"broker.id={broker_id}\nzookeeper.connect=fake:2181\nlog.dirs={log_dir}\n"
         file.write_text(f"{text}listeners=PLAINTEXT://127.0.0.1:1\n")
         arguments += ["--kafka-properties", str(file)]
         for name, data in (

@@ -614,6 +614,24 @@ def test_a_move_whose_request_crosses_a_pause_is_slowed(four: FakeCluster, tmp_p
     assert config_of(four, "brokers/3") == RATE
 
 
+def test_moves_that_have_begun_are_named_before_the_reason_why_a_pause_does_not_slow_them(
+    four: FakeCluster, tmp_path: Path
+) -> None:
+    begin = four.answers[AlterPartitionReassignmentsRequest]
+
+    def cross(request: Request) -> Response | Errors | None:
+        four.run("reassign", "--pause")
+        four.zookeeper.put("/config/brokers/3", b"garbage")
+        return begin(request)
+
+    four.answers[AlterPartitionReassignmentsRequest] = cross
+    result = four.run(*command(tmp_path), "--wait")
+    assert result.exit_code == 1
+    assert result.stdout.splitlines()[-1] == "Successfully started partition reassignment for t-0"
+    assert result.stderr.startswith("regent: /config/brokers/3: not JSON")
+    assert "`regent reassign --pause` again completes it" in result.stderr
+
+
 def test_a_throttle_that_crosses_a_pause_does_not_raise_the_rate(
     four: FakeCluster, tmp_path: Path
 ) -> None:

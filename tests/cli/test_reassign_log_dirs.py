@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from regent.core.errors import Errors
 from regent.core.model import BrokerInfo, EndPoint, TopicPartition
 from regent.core.protocol.messages.partitions import (
     AlterPartitionReassignmentsRequest,
 )
+from regent.transport.control.codec import Request, Response
 from regent.zk.znodes import ConfigEntityZNode
 from tests.cli.test_reassign_execute import command, config_of, refuse, submitted
 from tests.support.fake_cluster import FakeCluster, failing
@@ -241,3 +243,23 @@ def test_brokers_whose_listeners_ask_for_more_than_the_command_has_are_named(
     assert (moved.exit_code, shown.exit_code) == (1, 1)
     assert f"broker 1 does not listen {fits}" in moved.stderr
     assert shown.stderr == f"regent: no broker listens {fits}\n"
+
+
+def test_moves_between_directories_begin_although_a_pause_cannot_slow_the_others(
+    cluster: FakeCluster, brokers: list[LogDirBroker], tmp_path: Path
+) -> None:
+    begin = cluster.answers[AlterPartitionReassignmentsRequest]
+
+    def cross(request: Request) -> Response | Errors | None:
+        cluster.run("reassign", "--pause")
+        cluster.zookeeper.put("/config/topics/t", b"garbage")
+        return begin(request)
+
+    cluster.answers[AlterPartitionReassignmentsRequest] = cross
+    result = cluster.run(*command(tmp_path, content=plan([1, 2], "/d/two", "any")))
+    assert result.exit_code == 1
+    assert result.stdout.splitlines()[-2:] == [
+        "Successfully started partition reassignment for t-0",
+        "Successfully started moving log directory to /d/two for replica t-0 with broker 1",
+    ]
+    assert result.stderr.startswith("regent: /config/topics/t: not JSON")

@@ -90,7 +90,7 @@ def test_a_healthy_cluster(healthy: FakeCluster, tmp_path: Path) -> None:
     assert [broker["id"] for broker in status.pop("brokers")] == [0, 1]
     assert status == {
         "healthy": True,
-        "not_told": None,
+        "not_told": [],
         "reasons": [],
         "warnings": [],
         "zookeeper": {"address": ADDRESS, "connected": True},

@@ -170,12 +170,18 @@ class WatchRegistry:
 
 def check_address(hosts: str) -> None:
     """Raise ``ValueError`` for an invalid address."""
+    split_address(hosts)
+
+
+def split_address(hosts: str) -> tuple[frozenset[tuple[str, int]], str]:
+    """Return the servers and the chroot of an address, or "" without one; see ``check_address``."""
     try:
-        collect_hosts(hosts)
+        servers, chroot = collect_hosts(hosts)
     except ValueError as error:
         raise ValueError(
             f"ZooKeeper address {hosts!r}: expected host:port[,host:port...][/chroot]"
         ) from error
+    return frozenset(servers), (chroot or "").rstrip("/")
 
 
 class ZooKeeperClient(ZooKeeper):

@@ -102,6 +102,17 @@ def _levels_of_cluster(zookeeper: ZooKeeper) -> Iterator[list[str]]:
     yield from levels(zookeeper, [f"{_ROOT}{name}" for name in sorted(own)])
 
 
+def roots_of_cluster(zookeeper: ZooKeeper) -> list[str]:
+    """Return what a cluster has directly below its root, which it may share with others."""
+    names = set(zookeeper.children(_ROOT) or ())
+    return [f"{_ROOT}{name}" for name in sorted(names & _OF_CLUSTER)]
+
+
+def is_of_cluster(path: str) -> bool:
+    """Whether a path is one of a cluster, not of others that share its root."""
+    return path.split("/")[1] in _OF_CLUSTER
+
+
 def is_open(acl: Sequence[AclEntry] | None) -> bool:
     """Whether everybody may do everything; False for a znode that does not exist."""
     return acl is not None and any(

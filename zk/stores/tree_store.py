@@ -2,7 +2,8 @@
 
 What belongs to a process or to a moment is left out: ephemeral znodes (``/controller``, the
 registrations and terms of brokers), notifications, whose numbers ZooKeeper counts itself, and the
-progress mark. ``/cluster/id`` is written last: a tree that has it is complete.
+progress mark. What others have below the same root is neither read nor written. ``/cluster/id`` is
+written last: a tree that has it is complete.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from regent.core.errors import BadDataError, RegentError
 from regent.zk.client.operations import ConflictError, Create, Znode
 from regent.zk.codecs.admin_znodes import ProducerIdBlock
 from regent.zk.stores.fenced_writes import WriteRefused, write_unfenced
-from regent.zk.stores.tree_acls import levels
+from regent.zk.stores.tree_acls import is_of_cluster, levels, roots_of_cluster
 from regent.zk.stores.znode_store import ZnodeStore
 from regent.zk.znodes import (
     ZNODES,
@@ -31,7 +32,6 @@ SKIPPED_PRODUCER_IDS: Final = 1_000_000_000
 """So many ids are not given out after a restore: those since the backup belong to producers."""
 
 _ROOT: Final = "/"
-_OF_SERVER: Final = "/zookeeper"
 _NOTIFICATIONS: Final = tuple(row for row in ZNODES if row.PATH.endswith("_<n>"))
 _VERSION: Final = 1
 _BASE64: Final = "base64"
@@ -54,12 +54,11 @@ class ZkTreeStore(ZnodeStore):
         """
         self._zookeeper.sync()
         tree: dict[str, object] = {}
-        for level in levels(self._zookeeper):
-            paths = [path for path in level if path == _ROOT or _parent(path) in tree]
+        for level in levels(self._zookeeper, roots_of_cluster(self._zookeeper)):
+            paths = [path for path in level if _parent(path) == _ROOT or _parent(path) in tree]
             for path, node in zip(paths, self._zookeeper.get_many(paths), strict=True):
                 if node is not None and _is_kept(path, node):
                     tree[path] = _text(node.data)
-        tree.pop(_ROOT, None)
         return {"version": _VERSION, "tree": tree}
 
     def check_unused(self, znodes: Mapping[str, bytes]) -> Sequence[str]:
@@ -126,6 +125,7 @@ def check_tree(document: object) -> dict[str, bytes]:
         parent = _parent(path)
         if not path.startswith(_ROOT) or not (parent == _ROOT or parent in znodes):
             raise BadDataError(f"{path} has no parent")
+    znodes = {path: data for path, data in znodes.items() if is_of_cluster(path)}
     if ClusterIdZNode.PATH not in znodes:
         raise BadDataError(f"it has no {ClusterIdZNode.PATH}")
     ClusterIdZNode.decode(znodes[ClusterIdZNode.PATH])
@@ -140,7 +140,7 @@ def check_tree(document: object) -> dict[str, bytes]:
 def _is_kept(path: str, node: Znode) -> bool:
     return not (
         node.stat.ephemeral_owner
-        or path in (_OF_SERVER, ProgressMarkZNode.PATH)
+        or path == ProgressMarkZNode.PATH
         or any(row.names(path) is not None for row in _NOTIFICATIONS)
     )
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
 from dataclasses import replace
 
 import pytest
@@ -22,7 +24,8 @@ from regent.core.security.authorizer import (
     AuthorizerSettings,
 )
 from regent.core.security.session import KafkaPrincipal, Session
-from regent.transport.kafka.api import KafkaApiKey
+from regent.testing.waits import scaled
+from regent.transport.kafka.api import KafkaApiKey, KafkaRequest
 from tests.broker.api.canned_replicas import EXECUTOR, CannedReplicas, cached
 from tests.broker.api.test_offsets import list_offsets, partitions
 from tests.transport.kafka.wire import ask, request_of
@@ -113,14 +116,22 @@ def is_broker(
 ) -> bool:
     """Whether a request counts as one of a broker; broker 2 is at 127.0.0.1 and ::1."""
     cache = cached()
-    (endpoint,) = cache.snapshot.brokers[2].endpoints
-    hosts = ("localhost", "::1", "x" * 99)
+    announce(cache, "localhost", "::1", "x" * 99)
+    request = markers(session)
+    request.authorizer = authorizer
+    return asyncio.run(BrokerSenders(cache, own_user, EXECUTOR).has_sent(request))
+
+
+def announce(cache: MetadataCache, *hosts: str) -> None:
+    """Let broker 2 have an endpoint at each host."""
+    (endpoint, *_) = cache.snapshot.brokers[2].endpoints
     endpoints = tuple(endpoint._replace(host=host) for host in hosts)
     broker = replace(cache.snapshot.brokers[2], endpoints=endpoints)
     cache.snapshot = replace(cache.snapshot, brokers={2: broker})
-    request = request_of(KafkaApiKey.WRITE_TXN_MARKERS, 1, b"", session=session)
-    request.authorizer = authorizer
-    return asyncio.run(BrokerSenders(cache, own_user, EXECUTOR).has_sent(request))
+
+
+def markers(session: Session) -> KafkaRequest:
+    return request_of(KafkaApiKey.WRITE_TXN_MARKERS, 1, b"", session=session)
 
 
 @pytest.mark.parametrize(
@@ -128,6 +139,37 @@ def is_broker(
 )
 def test_without_a_login_a_broker_has_the_address_of_a_registered_one(address: str, expected: bool):
     assert is_broker(Session(address)) == expected
+
+
+def test_a_host_is_looked_up_once_however_many_ask(monkeypatch: pytest.MonkeyPatch):
+    """A stranger may ask as often as it likes, and a name server may take seconds."""
+    asked: list[str] = []
+    may_answer = threading.Event()
+
+    def look_up(host: str, _: None) -> list[object]:
+        asked.append(host)
+        assert may_answer.wait(scaled(10.0))
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.7", 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    cache = cached()
+    announce(cache, "a.example")
+    brokers = BrokerSenders(cache, "", EXECUTOR)
+
+    async def ask() -> list[bool]:
+        addresses = ["192.0.2.7", *["10.9.9.9"] * 9]
+        asking = [asyncio.create_task(brokers.has_sent(markers(Session(a)))) for a in addresses]
+        await asyncio.sleep(0)
+        asking.pop().cancel()  # its client has gone
+        may_answer.set()
+        return await asyncio.gather(*asking)
+
+    for _ in range(2):
+        assert asyncio.run(ask()) == [True, *[False] * 8]
+    assert asked == ["a.example"]
+    announce(cache, "b.example")
+    assert asyncio.run(ask())[0]
+    assert asked == ["a.example", "b.example"]
 
 
 @pytest.mark.parametrize(

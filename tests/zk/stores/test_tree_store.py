@@ -154,6 +154,25 @@ def test_a_broker_that_starts_meanwhile_is_noticed(full: FakeZooKeeper) -> None:
         ZkTreeStore(FakeZooKeeper(server, hook=start)).write(document_of(full))
 
 
+def test_what_others_have_below_the_same_root_is_left_alone(
+    full: FakeZooKeeper, server: FakeZooKeeperServer
+) -> None:
+    own = document_of(full)
+    block = ProducerIdBlockZNode.encode(ProducerIdBlock(1, 5_000, 5_999))
+    others = {f"/other{ProducerIdBlockZNode.PATH}": block, "/other/cluster/id": b"x", "/app": b"1"}
+    for path, data in others.items():
+        server.put(path, data)
+    server.deny("/app")
+    document = document_of(full)
+    assert document == own
+    shared = FakeZooKeeperServer()
+    shared.put("/app", b"2")
+    shared.deny("/app")
+    tree = ZkTreeStore(full).read()
+    of_all = check_tree({**tree, "tree": {"/app": "1", **tree["tree"]}})
+    assert ZkTreeStore(FakeZooKeeper(shared)).write(of_all) == len(document)
+
+
 def test_a_znode_that_cannot_be_read_is_not_left_out(
     full: FakeZooKeeper, server: FakeZooKeeperServer
 ) -> None:
