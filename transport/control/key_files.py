@@ -278,7 +278,7 @@ class _Reader:
             self.refusals.append(f"Nobody may connect: {error}")
             return _Known(allowed, revoked, peers)
         refused = frozenset[str]().union(*revoked.values())
-        for path, keys in reversed(allowed.items()):
+        for path, keys in reversed(list(allowed.items())):
             peers |= dict.fromkeys(keys - refused, KeyOwner.named(_name(path)))
         return _Known(allowed, revoked, peers)
 

@@ -59,7 +59,10 @@ class Handshake:
 class HasClient(Protocol):
     """A connection of a client that has not logged in yet."""
 
-    client_host: str
+    @property
+    def client_host(self) -> str:
+        """Its address."""
+        ...
 
 
 C = TypeVar("C", bound=HasClient)
