@@ -156,7 +156,7 @@ class FetchSessionCache:
             request.names_topics,
         )
         session.note(request)
-        self._end_former(session, request.session_id, live)
+        self._end_former(session, request, live)
         if request.session_epoch == INITIAL_SESSION_EPOCH and request.replica_id in live:
             self._make_room(request.replica_id)
             # The time makes ids unique across restarts of the leader.
@@ -166,19 +166,21 @@ class FetchSessionCache:
         return session
 
     def _end_former(
-        self, session: FetchSession, former_id: int, live: Collection[BrokerId]
+        self, session: FetchSession, request: FetchRequest, live: Collection[BrokerId]
     ) -> None:
         """End the session that a full fetch names, and those that it replaces without a name.
 
         A thread whose connection broke before the answer, or whose broker was killed, does not know
-        the id of its former session; but they have partitions in common.
+        the id of its former session; but they have partitions in common. A fetch without a session
+        replaces none.
         """
+        begins = request.session_epoch == INITIAL_SESSION_EPOCH
         for former in tuple(self._sessions.values()):
             if former.replica_id not in live or (
                 former.replica_id == session.replica_id
                 and (
-                    former.session_id == former_id
-                    or not former.positions.keys().isdisjoint(session.positions)
+                    former.session_id == request.session_id
+                    or (begins and not former.positions.keys().isdisjoint(session.positions))
                 )
             ):
                 self._end(former)

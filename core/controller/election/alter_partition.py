@@ -95,8 +95,7 @@ class AlterPartitions:
             for topic_partition in rows
             if self._known(topic_partition) != before[topic_partition]
         ]
-        if changed:  # a leader may repeat for hours what is refused
-            self._services.announce_metadata(changed)
+        self._announce(changed)
         self._log_refusals(request.broker_id, outcomes)
         answers = tuple(
             self._answer(topic_partition, outcomes[topic_partition]) for topic_partition in rows
@@ -258,6 +257,11 @@ class AlterPartitions:
         )
 
     # --- answering ---
+
+    def _announce(self, changed: Collection[TopicPartition]) -> None:
+        """Tell all brokers what changed, and no refusals: a leader may repeat those for hours."""
+        if changed:
+            self._services.announce_metadata(changed)
 
     def _answer(self, topic_partition: TopicPartition, error: Errors) -> AlteredPartition:
         known = self._known(topic_partition)

@@ -494,6 +494,12 @@ def test_a_session_ends_when_its_thread_begins_another(leader: BareBroker, is_na
         assert leader.fetched(next_fetch(kept)).error_code is Errors.NONE
 
 
+def test_a_fetch_without_a_session_ends_no_other(leader: BareBroker) -> None:
+    session_id = leader.fetched(full_fetch(0)).session_id
+    leader.fetched(replace(full_fetch(0), session_epoch=-1))
+    assert leader.fetched(next_fetch(session_id)).error_code is Errors.NONE
+
+
 def test_nobody_uses_or_ends_the_session_of_another_follower(leader: BareBroker) -> None:
     session_id = leader.fetched(full_fetch(0)).session_id
     answer = leader.fetched(replace(next_fetch(session_id), replica_id=3))
