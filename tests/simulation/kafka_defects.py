@@ -33,7 +33,7 @@ def eligible_replicas_of_kafkas_leaders() -> Any:
 
 SEARCH_FROM = {
     eligible_replicas_of_kafkas_leaders: 110_002_686,
-    deletions_of_brokers_of_kafka_forgotten: 11410,
+    deletions_of_brokers_of_kafka_forgotten: 122_000_525,
     requests_of_kafka_taken_for_full: 235,
     missing_broker_epochs_taken_for_0: 70,
 }
