@@ -221,7 +221,7 @@ def test_brokers_without_zookeeper_tell_what_they_know(far: FarCluster) -> None:
     ]
     assert not [text for text in status["warnings"] if "the settings of" in text]
     doctor = far.run("doctor", *where, "--watch-groups", "0").stdout
-    assert "min.insync.replicas=1" not in doctor, "nobody knows"
+    assert "min.insync.replicas=1" not in doctor, "no broker told this setting"
 
 
 def test_settings_that_the_user_may_not_see_are_named_once_with_the_right(far: FarCluster) -> None:

@@ -6,7 +6,7 @@ registrations, or from a *directory of keys*, which also has the keys of operato
     keys/operator.secret       the secret key of commands on this machine
     keys/placement.secret      the secret key of the placement service
     keys/allowed/NAME.key      public keys that may connect, one a line; broker-N: those of broker N
-    keys/revoked/NAME.key      public keys that may connect never again, whoever allows them
+    keys/revoked/NAME.key      public keys that may not connect again, although a file allows them
 
 The registration of a broker does not count where ``allowed`` has a file for it, also an empty one.
 Public keys are written in hexadecimal. They are no secret, but who may write them decides who may

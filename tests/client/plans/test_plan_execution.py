@@ -35,21 +35,6 @@ from tests.support.plan_controller import (
     write_plan,
 )
 
-
-@pytest.fixture
-def controller(cluster: FakeCluster) -> MovingController:
-    """Four brokers and a topic with three partitions on the first two."""
-    controller = MovingController(cluster)
-    controller.assign(dict.fromkeys(range(3), ReplicaAssignment(BEFORE)))
-    return controller
-
-
-@pytest.fixture
-def plan(tmp_path: Path) -> Path:
-    """Partitions 0, 1 and 2."""
-    return write_plan(tmp_path / "plan", 0, 1, 2)
-
-
 OTHER = TopicPartition("other", 7)
 ALL_AT_ONCE: dict[str, Any] = {"max_moves_per_broker": 9, "max_moves": 99}
 ONE_BY_ONE: dict[str, Any] = {

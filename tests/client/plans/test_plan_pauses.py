@@ -20,19 +20,7 @@ from regent.zk.stores.admin_store import ZkAdminStore
 from regent.zk.znodes import ConfigEntityZNode, MovesPauseZNode
 from tests.support.fake_cluster import ADDRESS, FakeCluster
 from tests.support.fake_zookeeper import Call, FakeZooKeeper
-from tests.support.plan_controller import BEFORE, TARGET, MovingController, opener, write_plan
-
-
-@pytest.fixture
-def controller(cluster: FakeCluster) -> MovingController:
-    controller = MovingController(cluster)
-    controller.assign(dict.fromkeys(range(3), ReplicaAssignment(BEFORE)))
-    return controller
-
-
-@pytest.fixture
-def plan(tmp_path: Path) -> Path:
-    return write_plan(tmp_path / "plan", 0, 1, 2)
+from tests.support.plan_controller import BEFORE, TARGET, MovingController, opener
 
 
 @pytest.fixture(autouse=True)
