@@ -6,6 +6,7 @@ controller knows before it handles a proposal; the controller's decision must be
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TypeAlias
 
 from regent.core.controller import effects as fx
@@ -13,7 +14,7 @@ from regent.core.controller import events
 from regent.core.controller.context import ControllerContext
 from regent.core.controller.states import ReplicaState
 from regent.core.errors import Errors
-from regent.core.model import LeaderAndIsr, PartitionAndReplica
+from regent.core.model import LeaderAndIsr, PartitionAndReplica, TopicPartition
 from regent.core.protocol.controller import (
     AlterPartitionRequest,
     AlterPartitionResponse,
@@ -72,7 +73,10 @@ class Acceptance:
         current = {
             topic_partition: self._history.current.get(topic_partition) for topic_partition in rows
         }
+        denied_before, denials = self._denied(rows), zookeeper.denials
         effects = broker.handle(event)
+        # A controller may stall while it handles the proposal; denials begin and end meanwhile.
+        denied = denied_before | self._denied(rows) if zookeeper.denials == denials else set(rows)
         written = zookeeper.transactions[zxid - zookeeper.zxid :] if zookeeper.zxid > zxid else []
         is_alone = all(t.session_id == broker.session.session_id for t in written)
         is_same_term = context.epoch == epoch  # the context is empty after the term
@@ -91,11 +95,16 @@ class Acceptance:
                 )
                 is_written = _is_changed_to(row, before[topic_partition], _now(context, row))
                 assert not is_written or not is_alone, f"ProposalRefusedAndWritten: {where}"
-            elif self._cluster.zookeeper.is_denied(TopicPartitionStateZNode.path(topic_partition)):
-                pass  # the write may have succeeded before access was denied
+            elif topic_partition in denied:
+                pass  # the write may have been refused, or have succeeded before
             elif is_alone and current[topic_partition] == before[topic_partition]:
                 assert error is Errors.NONE, f"ProposalRefused without a reason: {where}"
         return effects
+
+    def _denied(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
+        """Return the partitions whose state the controller may not read or write now."""
+        is_denied, path = self._cluster.zookeeper.is_denied, TopicPartitionStateZNode.path
+        return {partition for partition in partitions if is_denied(path(partition))}
 
     def _handle_answer(self, broker: SimulatedBroker, event: AnswerEvent) -> list[fx.Effect]:
         """An answer to another broker epoch or controller epoch must change nothing.

@@ -128,6 +128,7 @@ class FakeZooKeeperServer:
         self.paths_with_lost_events: set[str] = set()  # denied paths of which an event was lost
         self._denied: set[str] = set()
         self._read_only: set[str] = set()
+        self.denials = 0  # how often access to a node was denied
 
     @property
     def zxid(self) -> int:
@@ -226,11 +227,13 @@ class FakeZooKeeperServer:
         """Deny reads of a node's data and children, as by an ACL; fires no watch."""
         with self._changed:
             self._denied.add(path)
+            self.denials += 1
 
     def deny_writing(self, path: str) -> None:
         """Deny changes of a node and its children, as by an ACL; fires no watch."""
         with self._changed:
             self._read_only.add(path)
+            self.denials += 1
 
     def is_denied(self, path: str) -> bool:
         """Whether reads or writes of a node are denied."""
