@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import os
-import signal
 import sys
-import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
-from tests.simulation.history import run_seed, shown
+from tests.simulation.history import run_seeds, shown
 from tests.simulation.situations import Situation
 
 INTERRUPTED = 130
@@ -38,7 +33,7 @@ def main() -> int:
     met: Counter[Situation] = Counter()
     progress = _Progress(len(seeds))
     try:
-        for seed, failure, situations in _run_seeds(seeds, options.jobs):
+        for seed, failure, situations in run_seeds(seeds, options.jobs):
             met.update(situations)
             if failure is not None:
                 failed.append(seed)
@@ -65,28 +60,6 @@ def _show(seed: int, stop_at: int | None) -> int:
         print(f"{number:5d} {line}")  # noqa: T201
     print(f"seed {seed} holds" if failure is None else failure.splitlines()[0])  # noqa: T201
     return 0 if failure is None else 1
-
-
-def _run_seeds(seeds: range, jobs: int) -> Iterator[tuple[int, str | None, frozenset[Situation]]]:
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, context, _begin_worker) as pool:
-        try:
-            yield from pool.map(run_seed, seeds)
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _begin_worker() -> None:
-    """Leave Ctrl-C, which the terminal sends to every process of the group, to the parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
 
 
 def _print_situations(met: Counter[Situation], histories: int) -> None:

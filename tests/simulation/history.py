@@ -1,4 +1,4 @@
-"""Run one seed; on failure return the last lines of its trace and the command that repeats it.
+"""Run seeds; of one that fails, return its last lines and the command that repeats it.
 
 docs/simulation.md says how to read, shorten and debug a history.
 """
@@ -6,7 +6,12 @@ docs/simulation.md says how to read, shorten and debug a history.
 from __future__ import annotations
 
 import logging
+import multiprocessing
+import os
+import signal
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 
 from tests.simulation.cluster import SimulatedCrashError
@@ -68,6 +73,32 @@ def run_seed(seed: int) -> tuple[int, str | None, frozenset[Situation]]:
     simulation = Simulation(seed)
     failure = _failure_of(simulation, seed)
     return seed, failure, frozenset(simulation.situations.met)
+
+
+def run_seeds(seeds: range, jobs: int) -> Iterator[tuple[int, str | None, frozenset[Situation]]]:
+    """Run seeds on ``jobs`` processes; yield what ``run_seed`` returns of each, in their order.
+
+    Raises ``BrokenProcessPool`` if one of the processes is killed; they end with this one.
+    """
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, context, _begin_worker) as pool:
+        try:
+            yield from pool.map(run_seed, seeds)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _begin_worker() -> None:
+    """Leave Ctrl-C, which the terminal sends to every process of the group, to the parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 @contextmanager
