@@ -112,6 +112,6 @@ SEARCH_FROM: dict[Callable[[], Any], int] = {
     deleted_logs_not_held: 10,
     logs_that_lack_records_held: 8000036,
     held_logs_deleted_with_time: 57,
-    cut_logs_used_again: 20004688,
+    cut_logs_used_again: 131062434,
     topics_back_in_their_last_leader_epochs: 20004088,
 }
