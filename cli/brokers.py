@@ -16,7 +16,7 @@ from regent.cli.output import Output, examples, note, output_option, print_json,
 from regent.cli.waiting import Waiting
 from regent.cli.watching import complete_brokers
 from regent.client.broker_answers import failed_log_dirs_of
-from regent.client.cluster_connection import Cluster, pass_cluster
+from regent.client.cluster_connection import Cluster, as_named, bootstrap_option, pass_cluster
 from regent.client.live_brokers import not_registered, software_of
 from regent.client.obstacles import shutdown_obstacles
 from regent.client.overview import BrokerOverview, read_overview
@@ -113,6 +113,7 @@ def _wide_cells(row: BrokerOverview, controller_id: BrokerId) -> list[object]:
 
 @brokers.command("list")
 @output_option
+@bootstrap_option
 @pass_cluster
 def list_brokers(cluster: Cluster, /, output: str) -> None:
     """List the brokers that are registered now; "regent" without a release is an earlier one.
@@ -124,6 +125,7 @@ def list_brokers(cluster: Cluster, /, output: str) -> None:
     how often its leaders took it out of an ISR since they started; what it has to fetch until it is
     in sync, and how long that takes.
     """
+    cluster = as_named(cluster)
     if output == Output.WIDE:
         with cluster.admin() as admin:
             controller = admin.read_controller()

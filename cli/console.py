@@ -13,8 +13,8 @@ import click
 from regent.cli.output import examples
 from regent.client.cluster_connection import (
     Cluster,
+    as_named,
     bootstrap_option,
-    named_by_brokers,
     pass_cluster,
 )
 from regent.cluster.child_process import when_parent_ends
@@ -98,12 +98,10 @@ def console(
         raise ConsoleError(
             f"the console needs three packages: {pip_install(f'{DISTRIBUTION}[console]')}"
         )
-    from regent.client.answered_tree import reached_by
     from regent.console.browser_gate import BrowserGate
     from regent.console.web_server import Console, server_of
 
-    by_brokers = named_by_brokers(click.get_current_context(), cluster)
-    cluster = reached_by(cluster, by_brokers=by_brokers)
+    cluster = as_named(cluster)
     address = cluster.zookeeper_address  # a command without a cluster ends here
     if not cluster.bootstrap:
         _check(address)

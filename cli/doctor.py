@@ -11,9 +11,9 @@ import click
 from click.core import ParameterSource
 
 from regent.cli.output import Output, examples, output_option, print_json, print_wrapped
-from regent.client.answered_tree import reached_by
 from regent.client.cluster_connection import (
     Cluster,
+    as_named,
     bootstrap_option,
     named_by_brokers,
     pass_cluster,
@@ -61,10 +61,8 @@ def doctor(context: click.Context, cluster: Cluster, /, watched_s: float, output
 
     The exit code is 0 when all is well, 1 with warnings, 2 with problems.
     """
-    by_brokers = named_by_brokers(context, cluster)
-    folder = None if by_brokers else _folder(context)
-    cluster = reached_by(cluster, by_brokers=by_brokers)
-    findings = diagnose(cluster, folder, watched_s=watched_s)
+    folder = None if named_by_brokers(context, cluster) else _folder(context)
+    findings = diagnose(as_named(cluster), folder, watched_s=watched_s)
     if output == Output.JSON:
         print_json([finding.json for finding in findings])
     else:

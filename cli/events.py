@@ -16,7 +16,7 @@ import click
 
 from regent.cli.output import Output, examples, note, output_option
 from regent.cli.watching import complete_brokers
-from regent.client.answered_tree import reached_by
+from regent.client.answered_tree import read_from_brokers
 from regent.client.cluster_connection import (
     Cluster,
     bootstrap_option,
@@ -135,8 +135,7 @@ def events(
 def _journals(cluster: Cluster, broker_id: BrokerId | None, since_ms: int) -> Journals:
     context = click.get_current_context()
     if named_by_brokers(context, cluster):
-        brokers = reached_by(cluster, by_brokers=True)
-        return Journals(brokers, None, broker_id, since_ms, note)
+        return Journals(read_from_brokers(cluster), None, broker_id, since_ms, note)
     if named_by_zookeeper(context):
         return Journals(cluster, cluster.data_dir, broker_id, since_ms, note)
     data_dir = context.params["data_dir"]

@@ -12,12 +12,12 @@ from regent.cli.brokers import broker_json
 from regent.cli.controller import controller_json
 from regent.cli.output import Output, output_option, print_facts, print_json
 from regent.cli.watching import watch_option, watched
-from regent.client.answered_tree import NOT_TOLD, reached_by
+from regent.client.answered_tree import NOT_TOLD
 from regent.client.cluster_connection import (
     Cluster,
     ClusterNotFoundError,
+    as_named,
     bootstrap_option,
-    named_by_brokers,
     pass_cluster,
 )
 from regent.client.command_config import SECURITY_OF_COMMAND
@@ -98,7 +98,7 @@ def status(context: click.Context, cluster: Cluster, /, output: str, watch_s: fl
 
     With --bootstrap-server brokers answer for ZooKeeper, and a line says what they do not know.
     """
-    cluster = reached_by(cluster, by_brokers=named_by_brokers(context, cluster))
+    cluster = as_named(cluster)
     states: list[bool] = []
     watched(lambda: states.append(_show(cluster, output)), watch_s)
     if states and not states[-1]:

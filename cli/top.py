@@ -23,7 +23,7 @@ from regent.cli.output import (
 )
 from regent.cli.watching import watched
 from regent.client.broker_answers import ask_brokers
-from regent.client.cluster_connection import Cluster, pass_cluster
+from regent.client.cluster_connection import Cluster, as_named, bootstrap_option, pass_cluster
 from regent.client.journals import Journals
 from regent.client.overview import Overview, read_overview
 from regent.client.wording import moment_text
@@ -186,6 +186,7 @@ class Top:
     help="Seconds between two looks.",
 )
 @output_option
+@bootstrap_option
 @pass_cluster
 def top(cluster: Cluster, /, once: bool, every_s: float, output: str) -> None:
     """Watch brokers, traffic, the groups that are furthest behind and the last failovers.
@@ -197,7 +198,7 @@ def top(cluster: Cluster, /, once: bool, every_s: float, output: str) -> None:
     milliseconds in the last minute: how long the controller waits for answers of a broker, and its
     slowest leader for its next fetch.
     """
-    with closing(Top(cluster)) as screen:
+    with closing(Top(as_named(cluster))) as screen:
         screen.prepare()
         time.sleep(_SAMPLE_S)
         watched(lambda: _show(screen.look(), output), None if once else every_s)

@@ -18,7 +18,7 @@ from regent.cli.output import (
     print_table,
     quoted,
 )
-from regent.client.cluster_connection import Cluster, pass_cluster
+from regent.client.cluster_connection import Cluster, as_named, bootstrap_option, pass_cluster
 from regent.client.live_brokers import read_live_brokers
 from regent.core.errors import BadDataError
 from regent.core.quantities import bytes_text
@@ -55,14 +55,15 @@ def topics() -> None:
 @click.command("list", epilog=examples("topics list", "topics list --names -o json"))
 @click.option("--names", "names_only", is_flag=True, help="Only the names, also in JSON.")
 @output_option
+@bootstrap_option
 @pass_cluster
 def list_topics(cluster: Cluster, /, names_only: bool, output: str) -> None:
     """List the topics: partitions, replicas of a partition, and the bytes of all replicas.
 
     Brokers tell the bytes: "-" if none of those that have replicas does. --names asks ZooKeeper
-    alone.
+    alone, or with --bootstrap-server brokers.
     """
-    with cluster.admin() as admin:
+    with as_named(cluster).admin() as admin:
         names = admin.topics.read_topic_names()
         deleted = admin.topics.read_topics_being_deleted()
         rows = [] if names_only else _rows(admin, names, deleted)

@@ -10,7 +10,7 @@ import click
 from regent.cli.output import Output, examples, note, output_option, print_json, quoted
 from regent.cli.topic_options import TopicError, named, topic_argument
 from regent.cli.watching import watch_option, watched
-from regent.client.cluster_connection import Cluster, pass_cluster
+from regent.client.cluster_connection import Cluster, as_named, bootstrap_option, pass_cluster
 from regent.client.partitions import DescribedPartition, Topics, read_partitions
 from regent.core.admin.config_problems import unusable_in_topic
 from regent.core.errors import BadDataError
@@ -35,6 +35,7 @@ from regent.core.model import BrokerId, BrokerRegistration
 )
 @watch_option
 @output_option
+@bootstrap_option
 @pass_cluster
 def describe(
     cluster: Cluster,
@@ -46,6 +47,7 @@ def describe(
     watch_s: float | None,
 ) -> None:
     """Show the partitions of one topic or of all: leader, replicas, ISR."""
+    cluster = as_named(cluster, with_settings=True)
     only = (under_replicated_partitions, unavailable_partitions)
     watched(lambda: _show(cluster, name, output, only), watch_s)
 

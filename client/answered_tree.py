@@ -77,21 +77,22 @@ _DESCRIBE_CONFIGS: Final = (KafkaApiKey.DESCRIBE_CONFIGS, 4)
 _TOPIC, _BROKER = 2, 4  # types of resources
 _OF_TOPIC: Final = 1  # the source of a setting
 _TOPICS_AT_ONCE: Final = 1_000  # a broker answers within the time
-_TOPIC_SETTINGS: Final = ("min.insync.replicas", "unclean.leader.election.enable")
+_LOOKED_AT: Final = ("min.insync.replicas", "unclean.leader.election.enable")
 
 T = TypeVar("T")
 
 
-def reached_by(cluster: Cluster, *, by_brokers: bool) -> Cluster:
-    """Return a cluster that is read over its ZooKeeper, or by what its brokers answer."""
-    if not by_brokers:
-        cluster.bootstrap = ()
-        return cluster
+def read_from_brokers(cluster: Cluster, *, with_settings: bool = False) -> Cluster:
+    """Return a cluster that is read from what its brokers answer, instead of from ZooKeeper.
+
+    ``with_settings``: brokers are asked for all settings of topics, not for those alone that tell
+    whether a partition is well. That is 30 times as much.
+    """
     brokers = cluster.bootstrap
 
     @contextmanager
     def opened(_address: str, _limit_s: float | None) -> Iterator[ZooKeeper]:
-        yield AnsweredTree(brokers)
+        yield AnsweredTree(brokers, None if with_settings else _LOOKED_AT)
 
     return Cluster(lambda: ClusterLocation("", None), opened, brokers)
 
@@ -180,9 +181,13 @@ class AnsweredTree(ZooKeeper):
 
     tells_all = False
 
-    def __init__(self, bootstrap: Sequence[EndPoint]) -> None:
+    def __init__(
+        self, bootstrap: Sequence[EndPoint], settings: tuple[str, ...] | None = _LOOKED_AT
+    ) -> None:
+        """``settings`` are those of topics that are asked for; None: all."""
         super().__init__()
         self._bootstrap = bootstrap
+        self._settings = settings
         self._answering = bootstrap[0]
         self._peer = ""  # of whom we ask for partitions
         self._described: DescribeControllerResponse | None = None
@@ -318,13 +323,13 @@ class AnsweredTree(ZooKeeper):
                     problems.append(f"broker {row.broker_id}: {error}")
 
     def _configs_of(self, topics: Sequence[str]) -> Mapping[str, Znode]:
-        """Return what topics set of the settings that are looked at."""
+        """Return what topics set of the settings that are asked for."""
         paths = {topic: znodes.TopicConfigZNode.path(topic) for topic in topics}
         found: dict[str, Znode] = {}
         untold: dict[int, Znode] = {}  # by the error: messages may name topics
         for few in batches(topics, _TOPICS_AT_ONCE):
             try:
-                results = _describe_configs(self._answering, _TOPIC, few, _TOPIC_SETTINGS)
+                results = _describe_configs(self._answering, _TOPIC, few, self._settings)
             except ClusterNotFoundError as error:  # later ones would not be answered either
                 return {**dict.fromkeys(paths.values(), _UntoldZnode.because(str(error))), **found}
             for row in results:
@@ -379,7 +384,7 @@ def _control_peer(broker: EndPoint, broker_id: int) -> str:
 
 
 def _describe_configs(
-    broker: EndPoint, kind: int, names: Sequence[str], keys: tuple[str, ...]
+    broker: EndPoint, kind: int, names: Sequence[str], keys: tuple[str, ...] | None
 ) -> tuple[DescribeConfigsResult, ...]:
     resources = tuple(
         DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys)

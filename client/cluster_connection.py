@@ -442,11 +442,25 @@ def named_by_zookeeper(context: click.Context) -> bool:
     )
 
 
+def as_named(cluster: Cluster, *, with_settings: bool = False) -> Cluster:
+    """Return a cluster that is read as the options of the current command name it.
+
+    Its brokers are asked where they alone are named; ``with_settings``: also for all settings of
+    topics, which is 30 times as much.
+    """
+    if not named_by_brokers(click.get_current_context(), cluster):
+        cluster.bootstrap = ()
+        return cluster
+    from regent.client.answered_tree import read_from_brokers
+
+    return read_from_brokers(cluster, with_settings=with_settings)
+
+
 def named_by_brokers(context: click.Context, cluster: Cluster) -> bool:
     """Whether there are brokers only: of a profile that has more, ZooKeeper tells more."""
     if _is_given(context, "bootstrap_server"):
         return bool(cluster.bootstrap)
-    has_folder = context.get_parameter_source("data_dir") is ParameterSource.DEFAULT_MAP
+    has_folder = context.get_parameter_source("data_dir") is not ParameterSource.DEFAULT
     return bool(cluster.bootstrap) and not context.params["zookeeper"] and not has_folder
 
 

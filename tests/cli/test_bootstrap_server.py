@@ -1,4 +1,4 @@
-"""``status``, ``doctor``, ``events``, the console: they know a broker; ZooKeeper is far away."""
+"""``status``, ``doctor``, ``topics``, the console: they know a broker; ZooKeeper is far away."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from regent.broker.api.authorization import with_authorization
 from regent.broker.api.configs import ConfigView, config_apis
 from regent.broker.api.describe_cluster import describe_cluster_apis
 from regent.broker.broker_settings import StartedBroker, described_settings
-from regent.client.answered_tree import NOT_TOLD, reached_by
+from regent.client.answered_tree import NOT_TOLD, read_from_brokers
 from regent.client.cluster_connection import Cluster, ClusterLocation, open_session
 from regent.config.settings import Settings
 from regent.console.browser_gate import BrowserGate
@@ -242,6 +242,30 @@ def test_settings_that_the_user_may_not_see_are_named_once_with_the_right(far: F
     assert (found["severity"], found["message"]) == ("ok", told[0])
 
 
+def test_topics_and_brokers_are_listed_and_described(far: FarCluster) -> None:
+    where = ("--bootstrap-server", far.listen())
+    assert far.run("topics", "list", "--names", *where).stdout.splitlines() == [
+        "old - marked for deletion",
+        TOPIC,
+    ]
+    (topic,) = (row for row in far.json("topics", "list", *where) if row["topic"] == TOPIC)
+    assert (topic["partitions"], topic["replicas"]) == (2, [3])
+    lines = far.run("topics", "describe", TOPIC, *where).stdout.splitlines()
+    assert lines[0].endswith("Configs: min.insync.replicas=2,retention.ms=1"), "all settings"
+    assert [line.split()[5] for line in lines[1:]] == ["0", "1"], "the leaders"
+    brokers = far.json("brokers", "list", *where)
+    assert [(b["id"], b["is_controller"], b["software"]) for b in brokers] == [
+        (0, True, "regent 9.1"),
+        (1, False, "kafka 3.9"),
+    ]
+
+
+def test_top_watches_what_brokers_answer(far: FarCluster) -> None:
+    screen = far.json("top", "--once", "--bootstrap-server", far.listen())
+    assert (screen["controller"], screen["controller_epoch"]) == (0, EPOCH)
+    assert [row["id"] for row in screen["brokers"]] == [0, 1]
+
+
 @pytest.mark.parametrize(
     ("old_view", "lists_others"),
     [((-1, 0), False), ((-1, 0), True), ((1, EPOCH - 1), True), ((1, EPOCH - 1), False)],
@@ -295,7 +319,7 @@ def console_of(far: FarCluster) -> Console:
     known = Cluster(
         lambda: ClusterLocation("", None), open_session, [EndPoint("", host, int(port))]
     )
-    console = Console(reached_by(known, by_brokers=True), BrowserGate("token", 8080))
+    console = Console(read_from_brokers(known), BrowserGate("token", 8080))
     console.collector.start()
     return console
 
@@ -310,7 +334,7 @@ def test_the_console_has_the_journals_that_brokers_read_for_it(
     known = Cluster(
         lambda: ClusterLocation("", None), open_session, [EndPoint("", host, int(port))]
     )
-    console = Console(reached_by(known, by_brokers=True), BrowserGate("token", 8080))
+    console = Console(read_from_brokers(known), BrowserGate("token", 8080))
     console.collector.start()
     try:
         client = TestClient(console.application, base_url="http://127.0.0.1:8080")

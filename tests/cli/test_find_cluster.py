@@ -245,7 +245,7 @@ def test_brokers_of_the_command_line_or_the_environment_are_asked_without_zookee
     assert "no ZooKeeper answers" in failing(cluster.run(*CREATE, "--zookeeper", ADDRESS))
 
 
-@pytest.mark.parametrize("command", [("topics", "list"), ("consume", "t"), ("groups", "list")])
+@pytest.mark.parametrize("command", [("users", "list"), ("consume", "t"), ("groups", "list")])
 def test_brokers_of_the_environment_are_not_another_cluster_in_the_default_folder(
     cluster: FakeCluster,
     asked: list[str],

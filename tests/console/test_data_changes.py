@@ -16,7 +16,7 @@ from confluent_kafka import TopicPartition as Position
 from starlette.testclient import TestClient
 
 from regent.client import broker_request
-from regent.client.answered_tree import reached_by
+from regent.client.answered_tree import read_from_brokers
 from regent.client.cluster_connection import Cluster, ClusterLocation, open_session
 from regent.config.addresses import listening_socket
 from regent.config.settings import Settings
@@ -451,7 +451,7 @@ def test_a_transaction_is_aborted_in_one_partition(broker: tuple[ServedEndpoint,
 def known_by(brokers: Sequence[EndPoint]) -> Cluster:
     """Return a cluster as ``--bootstrap-server`` names it."""
     cluster = Cluster(lambda: ClusterLocation("", None), open_session, brokers)
-    return reached_by(cluster, by_brokers=True)
+    return read_from_brokers(cluster)
 
 
 def test_brokers_alone_tell_of_a_cluster_whose_zookeeper_is_not_known(
