@@ -18,6 +18,7 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar
 from regent.client.broker_request import NoAnswerError, ask_broker
 from regent.client.cluster_connection import Cluster, ClusterLocation, ClusterNotFoundError
 from regent.client.controller_ref import batches
+from regent.client.move_throttle import LISTS
 from regent.config.addresses import bracketed
 from regent.core.errors import Errors, NotToldError, RegentError
 from regent.core.model import (
@@ -77,7 +78,7 @@ _DESCRIBE_CONFIGS: Final = (KafkaApiKey.DESCRIBE_CONFIGS, 4)
 _TOPIC, _BROKER = 2, 4  # types of resources
 _OF_TOPIC: Final = 1  # the source of a setting
 _TOPICS_AT_ONCE: Final = 1_000  # a broker answers within the time
-_LOOKED_AT: Final = ("min.insync.replicas", "unclean.leader.election.enable")
+_LOOKED_AT: Final = ("min.insync.replicas", "unclean.leader.election.enable", *LISTS)
 
 T = TypeVar("T")
 

@@ -14,11 +14,13 @@ from regent.client.doctor.examined_cluster import ExaminedCluster
 from regent.client.doctor.findings import Finding, Severity
 from regent.client.doctor.served_cluster import ServedCluster
 from regent.client.missing_brokers import remedy_of_restless
+from regent.client.move_throttle import LISTS, RATES
 from regent.client.partitions import DescribedPartition
 from regent.client.slow_brokers import remedy_of_slow
 from regent.client.wording import counted, listed
 from regent.config.command_line import program
 from regent.core.model import OUR_SOFTWARE, TopicPartition, is_our_software
+from regent.core.quantities import bytes_text
 from regent.core.topic_validation import INTERNAL_TOPICS
 
 SERVICE: Final = "service"
@@ -31,6 +33,7 @@ _MAX_LEAD: Final = 1.5  # times its share of the leaderships
 _FETCH_WAITS: Final = 4  # fewer in replica.lag.time.max.ms let followers leave ISRs at any pause
 _SAFE_REPLICAS: Final = 3
 _MAX_CLOCK_SKEW_S: Final = 1.0
+_UNLIMITED: Final = 2**63 - 1  # what brokers tell of a rate that is not set
 _PAIR: Final = 2
 
 ServiceCheck: TypeAlias = Callable[[ExaminedCluster, ServedCluster], Iterator[Finding]]
@@ -336,6 +339,27 @@ def _moves(_: ExaminedCluster, served: ServedCluster) -> Iterator[Finding]:
         yield _warning("moves", message, "; ".join(served.move_obstacles) + remedy)
 
 
+def _left_throttles(cluster: ExaminedCluster, served: ServedCluster) -> Iterator[Finding]:
+    """Name throttles without a move: they also slow replicas that catch up after a failure."""
+    topics = [t for t, config in served.topic_configs.items() if any(map(config.get, LISTS))]
+    told = [
+        (int(rate), broker)
+        for broker, rows in cluster.settings.items()
+        for rate in map(rows.get, RATES)
+        if rate is not None
+    ]
+    rate, broker = min(told, default=(_UNLIMITED, -1))
+    is_moving = any(p.assignment.is_being_reassigned for p in served.partitions)
+    if topics and rate < _UNLIMITED and not is_moving:
+        unset = " ".join(f"--unset {name}" for name in LISTS)
+        yield from _named_topics(
+            topics,
+            f"whose replicas are throttled although nothing is moved, on broker {broker} to"
+            f" {bytes_text(rate)} a second: after a failure they catch up no faster",
+            "if no plan waits to go on: `{} topics config TOPIC " + unset + "`",
+        )
+
+
 def _deletions(_: ExaminedCluster, served: ServedCluster) -> Iterator[Finding]:
     for topic, reason in served.deletions.items():
         remedy = f"start what is down; `{program()} topics delete {topic} --wait` watches it"
@@ -461,5 +485,6 @@ SERVICE_CHECKS: Final[Sequence[ServiceCheck]] = (
     _transactions,
     _settings,
     _settings_of_topics,
+    _left_throttles,
 )
 """One function for each thing; a new check is a new row."""

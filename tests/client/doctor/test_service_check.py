@@ -228,6 +228,23 @@ def test_topics_whose_settings_lose_records_are_counted_and_named_once():
     assert "topics config TOPIC --set min.insync.replicas=2" in alone.remedy
 
 
+def test_a_throttle_that_no_move_needs_is_named_with_what_removes_it():
+    throttled = {"leader.replication.throttled.replicas": "0:1"}
+    row = partition(0, 1, (1, 2))
+    served = ServedCluster(live(1, 2), [row], topic_configs={"t": throttled, "u": {}})
+    no_rate = {1: {"leader.replication.throttled.rate": str(2**63 - 1)}}
+    rate = {**no_rate, 2: {"follower.replication.throttled.rate": "1"}}
+    finding = only(served, rate)
+    assert finding.message == (
+        "1 topic whose replicas are throttled although nothing is moved, on broker 2 to 1 B a"
+        " second: after a failure they catch up no faster: t"
+    )
+    assert "topics config TOPIC --unset leader.replication.throttled.replicas" in finding.remedy
+    assert found(served, no_rate) == []
+    moving = replace(row, assignment=ReplicaAssignment((2, 1), (2,), (1,)))
+    assert found(replace(served, partitions=[moving]), rate) == []
+
+
 def test_a_broker_that_leads_more_than_its_share_is_named_with_what_spreads_them():
     """Each of them is on its preferred leader: an election changes nothing."""
     mine = [partition(n, 1, (1, 2)) for n in range(40)]
